@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import EarlyStoppingCallback
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
@@ -92,26 +91,6 @@ def test_a_trainer_goes_on_for_longer_with_one_warning(kind: type, at: int, tmp_
     assert rates_of(again, "learning_rate") == rates
 
 
-def test_early_stopping_leaves_the_rates_where_they_are(tmp_path: Path) -> None:
-    options = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
-    whole = make_trainer(for_transformers.Mixed, tmp_path / "whole", **options)
-    whole.train()
-    # A falling loss counts as worse, so the second evaluation stops the run.
-    stopped = make_trainer(
-        for_transformers.Mixed,
-        tmp_path / "stopped",
-        callbacks=[EarlyStoppingCallback(1)],
-        greater_is_better=True,
-        metric_for_best_model="eval_loss",
-        **options,
-    )
-    stopped.train()
-    assert stopped.state.global_step == 4
-    rates = rates_of(whole, "learning_rate")
-    assert rates_of(stopped, "learning_rate") == rates[:4]
-    assert stopped.lr_scheduler.get_last_lr()[0] == rates[4]
-
-
 OPEN_OR_SHORTER = pytest.mark.parametrize("total", [None, STEPS, STEPS - 2], ids=["open end", "as long", "shorter"])
 
 
@@ -159,22 +138,6 @@ def test_a_trainer_that_decayed_and_stopped_does_so_again(tmp_path: Path) -> Non
         runs.append((trainer.state.global_step, rates_of(trainer, "learning_rate")))
     assert runs[0] == runs[1]
     assert runs[0][0] == 4 + 5
-
-
-def test_the_best_model_is_loaded_and_its_checkpoint_goes_on(tmp_path: Path) -> None:
-    options = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
-    worst_is_best = {"greater_is_better": True, "metric_for_best_model": "eval_loss"}
-    trainer = make_trainer(for_transformers.Mixed, tmp_path, **worst_is_best, **options)
-    trainer.train()
-    best = trainer.state.best_model_checkpoint
-    assert best == str(tmp_path / "checkpoint-2")
-    kept = for_transformers.LlamaForCausalLM.from_pretrained(best)
-    assert all(torch.equal(a, b) for a, b in zip(trainer.model.parameters(), kept.parameters(), strict=True))
-    assert trainer.lr_scheduler.last_epoch == STEPS  # the weights went back, the schedule is at its end
-    rates = rates_of(trainer, "learning_rate")
-    resumed = make_trainer(for_transformers.Mixed, tmp_path, **options)
-    resumed.train(resume_from_checkpoint=best)
-    assert rates_of(resumed, "learning_rate") == rates
 
 
 # Lightning
@@ -225,14 +188,6 @@ def test_lightning_goes_on_for_longer_with_one_warning(epoch: int, tmp_path: Pat
     assert whole.rates[:done] + longer.rates == rates
 
 
-def test_early_stopping_of_lightning_leaves_the_rates_where_they_are(tmp_path: Path) -> None:
-    whole = fit(tmp_path, epochs=6)
-    stopped = fit(tmp_path, EarlyStopping("train_loss", mode="max", patience=1, min_delta=1e9), epochs=6)
-    assert len(stopped.rates) == 8
-    assert stopped.rates == whole.rates[:8]
-    assert stopped.sched.get_last_lr()[0] == whole.rates[8]
-
-
 @OPEN_OR_SHORTER
 @pytest.mark.filterwarnings("ignore:the trainer will make 24 more updates")
 def test_lightning_that_would_stop_decays_first(total: int | None, tmp_path: Path) -> None:
@@ -276,31 +231,19 @@ class Validated(for_lightning.Module):
         return {"optimizer": self.opt, "lr_scheduler": scheduler_config(self.sched)}
 
 
-VALIDATIONS = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("options", "validated"),
     [({}, [4, 8]), ({"check_val_every_n_epoch": 2}, [8, 16]), ({"val_check_interval": 0.5}, [2, 4])],
     ids=["each epoch", "every other epoch", "twice an epoch"],
 )
-
-
-@VALIDATIONS
-def test_lightning_counts_its_patience_by_validations(
-    options: dict[str, Any], validated: list[int], tmp_path: Path
-) -> None:
-    decay_then_stop = block("DecayThenStop", "lightning")["DecayThenStop"]
-    module = fit(tmp_path, decay_then_stop(3, monitor="val_loss", patience=1), epochs=8, kind=Validated, **options)
-    assert module.validated[:2] == validated
-    assert len(module.rates) == validated[-1] + 3
-
-
-@VALIDATIONS
-def test_lightning_validates_and_keeps_what_has_decayed(
+def test_lightning_counts_its_patience_by_validations_and_keeps_what_has_decayed(
     options: dict[str, Any], validated: list[int], tmp_path: Path
 ) -> None:
     decay_then_stop = block("DecayThenStop", "lightning")["DecayThenStop"]
     stopping, best = decay_then_stop(3, monitor="val_loss", patience=1), ModelCheckpoint(tmp_path, monitor="val_loss")
     module = fit(tmp_path, stopping, best, epochs=8, kind=Validated, **options)
     end = validated[-1] + 3
+    assert (module.validated[:2], len(module.rates)) == (validated, end)
     assert (module.validated.count(end), module.validated[-1]) == (1, end)
     kept = torch.load(best.best_model_path, weights_only=True)
     assert kept["global_step"] == end
@@ -319,15 +262,6 @@ def test_lightning_that_would_stop_at_the_schedules_end_stops(tmp_path: Path) ->
     decay_then_stop = block("DecayThenStop", "lightning")["DecayThenStop"]
     stopping = decay_then_stop(5, monitor="train_loss", mode="max", patience=1, min_delta=1e9)
     assert len(fit(tmp_path, stopping, epochs=2).rates) == 8
-
-
-def test_the_best_checkpoint_of_lightning_goes_on(tmp_path: Path) -> None:
-    best = ModelCheckpoint(tmp_path, filename="best", monitor="train_loss", mode="max", save_on_train_epoch_end=True)
-    whole = fit(tmp_path, best, epochs=3)
-    assert Path(best.best_model_path).name == "best.ckpt"
-    resumed = fit(tmp_path, epochs=3, resume=best.best_model_path)
-    assert resumed.rates == whole.rates[-len(resumed.rates) :]
-    assert 0 < len(resumed.rates) < len(whole.rates)
 
 
 class Finetuned(pl.LightningModule):

@@ -243,14 +243,6 @@ def test_transformers(plan: int, said: Said, tmp_path: Path) -> None:
     check(said, trainer.lr_scheduler, plan)
 
 
-@pytest.mark.parametrize("accumulation", [2, 3])
-def test_transformers_planned_in_micro_batches(accumulation: int, said: Said, tmp_path: Path) -> None:
-    trainer = Planned(tmp_path, RUN * accumulation, accumulation=accumulation)
-    trainer.args.max_steps, trainer.args.num_train_epochs = -1, 1
-    trainer.train()
-    check(said, trainer.lr_scheduler, RUN * accumulation)
-
-
 @pytest.mark.parametrize(("kind", "at"), [(for_transformers.Mixed, 2), (for_transformers.CalledBack, 8)])
 def test_a_checkpoint_of_the_model_only(kind: type, at: int, said: Said, tmp_path: Path) -> None:
     def make(*callbacks: Any) -> Any:

@@ -1,6 +1,5 @@
 """Every plug-in logs the schedule's metrics through its trainer's own loggers: plain numbers, under ``autowarm/``."""
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from transformers import TrainerCallback
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.accelerate import WarmupScheduler
-from autowarm.integrations.lightning import WarmupCallback, pl
+from autowarm.integrations.lightning import WarmupCallback
 from autowarm.integrations.metrics import loggable_metrics
 from autowarm.integrations.transformers import WarmupTrainer
 
@@ -152,37 +151,6 @@ def test_lightning_logs_nothing_where_it_is_told_to(tmp_path: Path) -> None:
         enable_checkpointing=False,
     )
     assert not any(own(metrics) for metrics in kept.logged.values())
-
-
-def test_two_schedulers_of_lightning_have_two_names(tmp_path: Path) -> None:
-    class Two(pl.LightningModule):
-        """Manual optimization, an optimizer for each layer."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.automatic_optimization = False
-            self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
-
-        def training_step(self, batch: torch.Tensor, batch_idx: int) -> None:
-            for opt, sched, net in zip(self.optimizers(), self.lr_schedulers(), (self.a, self.b), strict=True):
-                loss = net(torch.ones(2, 6)).square().mean()
-                self.manual_backward(loss)
-                opt.step()
-                opt.zero_grad()
-                sched.step()
-
-        def configure_optimizers(self) -> Any:
-            opts = [Lion(self.a.parameters(), lr=LR), Lion(self.b.parameters(), lr=LR / 2)]
-            return opts, [AdaptiveWarmup(opt, STEPS) for opt in opts]
-
-    kept = KeptByLightning()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the run is shorter than its schedules
-        for_lightning.fit(
-            Two(), tmp_path, WarmupCallback(), logger=kept, log_every_n_steps=1, enable_checkpointing=False
-        )
-    last = kept.logged[max(kept.logged)]
-    assert last["autowarm/lr"] == pytest.approx(2 * last["autowarm-1/lr"])
 
 
 class KeptByAccelerate(GeneralTracker):

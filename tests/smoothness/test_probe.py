@@ -14,6 +14,18 @@ from autowarm.smoothness import Probe
 from tests.programs import rank_environment
 from tests.smoothness.probe_ranks import KINDS, batches, closure_for, train_on_rank
 
+
+def backward_of(loss):
+    """A closure: the loss after its backward pass."""
+
+    def closure():
+        found = loss()
+        found.backward()
+        return found
+
+    return closure
+
+
 OPTIMIZERS = {"muon": (Muon, 3e-3), "lion": (Lion, 1e-3), "normsgd": (NormSGD, 3e-2)}
 
 
@@ -171,13 +183,8 @@ def test_curvature_along_the_step_of_a_quadratic():
     opt = Lion([x], lr=0.01)
     probe = Probe(model, opt)
 
-    def closure():
-        loss = 0.5 * x @ A @ x
-        loss.backward()
-        return loss
-
     start = x.detach().clone()
-    with probe(closure):
+    with probe(backward_of(lambda: 0.5 * x @ A @ x)):
         opt.step()
     δ, point = x.detach() - start, probe.points[0]
     assert point.step_norm == pytest.approx(0.01)
@@ -196,12 +203,7 @@ def test_no_best_rate_uphill():
     opt = torch.optim.SGD([x], lr=0.1, maximize=True)
     probe = Probe(model, opt, geometry="frobenius")
 
-    def closure():
-        loss = x.square().sum()
-        loss.backward()
-        return loss
-
-    with probe(closure):
+    with probe(backward_of(lambda: x.square().sum())):
         opt.step()
     assert probe.points[0].slope > 0
     assert probe.points[0].best_rate is None
@@ -303,11 +305,7 @@ def test_gradients_of_an_earlier_step_are_found_out():
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
     probe = Probe(model, opt, geometry="spectral")
 
-    def closure():
-        loss = model(torch.ones(4, 3)).square().mean()
-        loss.backward()
-        return loss
-
+    closure = backward_of(lambda: model(torch.ones(4, 3)).square().mean())
     with probe(closure):
         opt.step()
     with pytest.raises(RuntimeError, match="those of an earlier step are still there: call optimizer.zero_grad"):
@@ -325,12 +323,7 @@ def test_a_fused_first_layer_leaves_the_others_as_they_are():
     opt = Muon.from_model(model, lr=1e-3, blocks={"qkv": 3})
     probe = Probe(model, opt)
 
-    def closure():
-        loss = model["out"](model["qkv"](model["embedding"](torch.arange(5)))).square().mean()
-        loss.backward()
-        return loss
-
-    with probe(closure):
+    with probe(backward_of(lambda: model["out"](model["qkv"](model["embedding"](torch.arange(5)))).square().mean())):
         opt.step()
     assert probe.points[0].smoothness > 0
 

@@ -9,20 +9,8 @@ from autowarm.smoothness import Point, plot_study, study
 def points(curve, *, scale=0.3, n=400, last=0.3, first=8.0):
     gaps = np.geomspace(first, last, n)
     values = curve(gaps) + scale * np.random.default_rng(0).normal(size=n)
-    return [
-        Point(
-            step=t,
-            rate=1e-3,
-            loss=3.0 + gap,
-            loss_after=0.0,
-            gradient_change=k,
-            step_norm=1.0,
-            slope=0.0,
-            slope_after=0.0,
-            step_l2=1.0,
-        )
-        for t, (gap, k) in enumerate(zip(gaps, values, strict=True))
-    ]
+    numbered = enumerate(zip(gaps, values, strict=True))
+    return [Point(t, 1e-3, 3.0 + gap, 0.0, k, 1.0, 0.0, 0.0, 1.0) for t, (gap, k) in numbered]
 
 
 @pytest.mark.parametrize(
@@ -62,17 +50,10 @@ def test_what_is_kept():
     assert windowed.dropped == 350
     with pytest.raises(ValueError, match="3 of 400 points are left"):
         study(run, 3.0, trim=None, window=(0, 3))
-
-
-def test_points_that_say_nothing_are_left_out():
-    run = points(lambda x: 3 + x)
     still = Point(400, 0.0, 3.1, 3.1, 0.0, 0.0, 0.0, 0.0, 0.0)
     burst = Point(401, 1e-3, float("nan"), float("nan"), float("nan"), 1.0, 0.0, 0.0, 1.0)
     assert study([*run, still, burst], 3.0, trim=None).dropped == 2
-
-
-def test_losses_below_the_target_leave_no_free_exponent():
-    assert study(points(lambda x: 3 + x), target_loss=4.0).power is None
+    assert study(run, target_loss=4.0).power is None  # losses below the target leave no free exponent
 
 
 def test_the_picture_shows_points_and_fits():
@@ -81,6 +62,7 @@ def test_the_picture_shows_points_and_fits():
 
     run = points(lambda x: 3 + x**2)
     found, early = study(run, 3.0), study(run, 3.0, gap_range=(6.0, 8.0))
+    assert all(name in str(found) for name in ("quadratic", "linear", "constant", "power", "R²", "f* = 3"))
     axes = plot_study(found, ax=Figure().subplots(), early=early)
     assert len(axes.collections[0].get_offsets()) == len(found.gaps)
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
@@ -104,11 +86,6 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match="pip install matplotlib"):
         plot_study(study(points(lambda x: 3 + x), 3.0))
-
-
-def test_the_summary_lists_every_model():
-    text = str(study(points(lambda x: 3 + x**2), 3.0))
-    assert all(name in text for name in ("quadratic", "linear", "constant", "power", "R²", "f* = 3"))
 
 
 def test_a_constant_leaves_nothing_to_explain():

@@ -15,12 +15,10 @@ from autowarm.theory import (
     LINEAR,
     CompositeProblem,
     FiniteSum,
-    Smoothness,
     barrier,
     catalogue,
     largest_smoothness_ratio,
     regression_family,
-    smoothness_ratio,
 )
 
 NAMES = sorted(catalogue())
@@ -183,47 +181,13 @@ def test_convex_or_not_as_stated(name):
 def test_constants_withstand_a_search_and_are_not_slack(name):
     ratio = largest_smoothness_ratio(catalogue()[name], generator(), climbs=300)
     assert ratio <= 1 + 1e-9
-    assert ratio > 0.55  # so a K twice too small is found out: see below
+    assert ratio > 0.55  # so a K twice too small is found out
 
 
-class Halved(CompositeProblem):
-    """Claims half the curvature that it has."""
-
-    @property
-    def K(self):
-        K = CompositeProblem.K.func(self)
-        return Smoothness(K.rho, K.K0 / 2, K.K1 / 2, K.K_rho / 2)
-
-
-@pytest.mark.parametrize("geometry", [Frobenius(), Sign(), Spectral()], ids=lambda g: type(g).__name__)
-@pytest.mark.parametrize("outer", [LINEAR, EXPONENTIAL, barrier(3.0)], ids=["linear", "exponential", "barrier"])
-def test_constants_half_as_large_are_found_out(geometry, outer):
-    f = Halved(geometry, torch.zeros(2, 2, dtype=torch.float64), outer)
-    assert largest_smoothness_ratio(f, generator()) > 1.2
-
-
+@settings(max_examples=25)
 @given(f=problems(), seed=seeds)
 def test_constants_hold_for_any_problem(f, seed):
     assert 0 < largest_smoothness_ratio(f, generator(seed), starts=1, climbs=40) <= 1 + 1e-9
-
-
-def test_assumption_2_as_printed_fails():
-    # With x = x* it bounds the gradient everywhere by K0·‖y − x*‖: only the pair form is true of a barrier.
-    f = catalogue()["l2-barrier"]
-    y = f.point(10.0, generator())
-    printed = float(f.geometry.dual(f.gradient(y))) / (f.K(0.0) * f.distance(y))
-    assert printed > 10
-    ratio = smoothness_ratio(f, y, f.x_star)
-    assert smoothness_ratio(f, f.x_star, y) == pytest.approx(ratio, rel=1e-9)
-    assert ratio <= 1 + 1e-9
-
-
-@settings(max_examples=40)
-@given(f=problems(), gap=gaps, seed=seeds)
-def test_gap_is_at_most_half_of_curvature_times_distance_squared(f, gap, seed):
-    # What makes λ_max of Theorem 2 unnecessary.
-    x = f.point(gap, generator(seed))
-    assert f.gap(x) <= f.K(f.gap(x)) * f.distance(x) ** 2 / 2 * (1 + 1e-9)
 
 
 @settings(max_examples=40)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import (
     LearningRateFinder,
-    LearningRateMonitor,
     ModelCheckpoint,
     StochasticWeightAveraging,
 )
@@ -141,15 +140,6 @@ def test_reduce_on_plateau_hands_over_the_logged_loss(tmp_path: Path) -> None:
     assert resumed.rates == rates[4:]
 
 
-def test_lightnings_own_logging_of_the_rate(tmp_path: Path) -> None:
-    module = Module()
-    logger = CSVLogger(tmp_path, flush_logs_every_n_steps=1)
-    monitor = LearningRateMonitor("step")
-    fit(module, tmp_path, WarmupCallback(), monitor, logger=logger, log_every_n_steps=1, enable_checkpointing=False)
-    text = Path(logger.log_dir, "metrics.csv").read_text()
-    assert all(f"{rate}" in text for rate in module.rates)
-
-
 @pytest.mark.parametrize("trials", [20, 37, 64])
 @pytest.mark.parametrize("tensor", [False, True])
 def test_the_rate_that_lightnings_finder_suggests_is_the_peak(trials: int, tensor: bool, tmp_path: Path) -> None:
@@ -217,7 +207,7 @@ def test_misuse(tmp_path: Path) -> None:
         fit(Without(), tmp_path, WarmupCallback(), enable_checkpointing=False)
 
 
-def test_metrics_are_logged_at_every_logging_step_however_many_optimizers(tmp_path: Path) -> None:
+def test_metrics_are_logged_at_every_logging_step_under_a_name_for_each_of_two_optimizers(tmp_path: Path) -> None:
     """The trainer's global step counts the updates of both."""
 
     class Pair(pl.LightningModule):
@@ -238,7 +228,7 @@ def test_metrics_are_logged_at_every_logging_step_however_many_optimizers(tmp_pa
                 self.manual_backward(net(batch).square().mean())
                 opt.step()
                 sched.step()
-            self.log("rate", self.lr_schedulers()[0].get_last_lr()[0])
+            self.log_dict({f"rate{i}": sched.get_last_lr()[0] for i, sched in enumerate(self.lr_schedulers())})
 
     logger = CSVLogger(tmp_path)
     trainer = pl.Trainer(
@@ -248,7 +238,8 @@ def test_metrics_are_logged_at_every_logging_step_however_many_optimizers(tmp_pa
     trainer.fit(Pair(), DataLoader(torch.randn(80, 4), batch_size=4))
     rows = [*csv.DictReader(Path(logger.log_dir, "metrics.csv").read_text().splitlines())]
     assert len(rows) == 5
-    assert [row["autowarm/lr"] for row in rows] == [row["rate"] for row in rows]
+    assert [row["autowarm/lr"] for row in rows] == [row["rate0"] for row in rows] != [row["rate1"] for row in rows]
+    assert [row["autowarm-1/lr"] for row in rows] == [row["rate1"] for row in rows]
 
 
 @pytest.mark.parametrize("order", ["each after its own losses", "both after both losses", "only one is scheduled"])

@@ -18,7 +18,9 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from autowarm import AdaptiveWarmup, Lion, Muon
+from autowarm import Lion, Muon
+
+from .plain import train
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
@@ -55,22 +57,6 @@ def micro_loss(model: nn.Module, i: int) -> torch.Tensor:
     return model(x).square().mean() + 1
 
 
-def plain_loop(kind: str, micro_batches: int) -> list[float]:
-    model, opt = make_parts(kind)
-    sched, rates = AdaptiveWarmup(opt, STEPS), []
-    for t in range(STEPS):
-        rates.append(sched.get_last_lr()[0])
-        for i in range(micro_batches):
-            loss = micro_loss(model, micro_batches * t + i)
-            (loss / micro_batches).backward()
-            sched.observe(loss)
-        opt.step()
-        sched.step()
-        opt.zero_grad()
-    assert sched.phase == "decay"
-    return rates
-
-
 def test_timms_train_loop() -> None:
     """The calls of timm's train.py: step_update after each update, step after each epoch, the optimizer saved alone."""
     recipe = block("TimmWarmup")["TimmWarmup"]
@@ -99,7 +85,7 @@ def test_timms_train_loop() -> None:
         lr_scheduler.step_update(num_updates=t + 1, metric=loss.item())
         if t % 4 == 3:
             lr_scheduler.step(t // 4 + 1, 0.5)
-    assert rates == plain_loop("muon", 2)
+    assert rates == train(*make_parts("muon"), micro_loss, 2)
 
 
 def test_timms_layer_decay() -> None:
@@ -222,7 +208,7 @@ def test_torchtitan(torchtitan: dict[str, Any], tmp_path: Path) -> None:
             dcp.load({"lr_scheduler": trainer.lr_schedulers}, checkpoint_id=tmp_path / f"{t}", no_dist=True)
         rates.append(trainer.lr_schedulers.schedulers[0].get_last_lr()[0])
         trainer.train_step(iter([({"i": torch.tensor(2 * t + i)}, torch.zeros(8, dtype=torch.long)) for i in (0, 1)]))
-    assert rates == plain_loop("lion", 2)
+    assert rates == train(*make_parts("lion"), micro_loss, 2)
 
 
 def test_torchtitans_optimizers_keep_their_ratio_and_resume(torchtitan: dict[str, Any]) -> None:

@@ -18,6 +18,8 @@ from autowarm.integrations import lightning, transformers
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
 from autowarm.integrations.transformers import WarmupTrainer
 
+from .lightning.test_lightning import QUIET
+
 DATA = torch.randn(640, 8, generator=torch.Generator().manual_seed(3))
 BATCH, LR = 16, 0.01
 
@@ -76,8 +78,7 @@ def plain(accumulation: int, clip: float) -> np.ndarray:
 
 
 def trainer_of(**options: Any) -> pl.Trainer:
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    return pl.Trainer(max_steps=10, accelerator="cpu", callbacks=[WarmupCallback()], **quiet, **options)
+    return pl.Trainer(**{"max_steps": 10, "accelerator": "cpu", "callbacks": [WarmupCallback()], **QUIET} | options)
 
 
 @pytest.mark.parametrize(("accumulation", "clip"), [(1, 0.0), (2, 0.5)])
@@ -96,8 +97,7 @@ def test_lightning_finds_what_a_plain_loop_finds(accumulation: int, clip: float)
 @pytest.mark.parametrize("longest", [-1, 10])
 def test_lightning_searches_with_the_accumulation_that_a_callback_sets(longest: int) -> None:
     def search(**options: Any) -> Any:
-        quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-        trainer = pl.Trainer(max_steps=longest, max_epochs=5, accelerator="cpu", **quiet, **options)
+        trainer = trainer_of(max_steps=longest, max_epochs=5, **{"callbacks": []} | options)
         return lightning.find_rate(trainer, Module(dropout=0.0), DataLoader(DATA, BATCH), steps=60)
 
     found = search(callbacks=[GradientAccumulationScheduler({0: 4, 3: 2})])

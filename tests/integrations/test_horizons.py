@@ -15,6 +15,7 @@ from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
 
 from .lightning import test_lightning as for_lightning
+from .plain import rates_of as plain_rates
 from .test_docs import block
 from .transformers import test_transformers as for_transformers
 
@@ -24,21 +25,6 @@ STOPS_EARLY: dict[str, Any] = {
     "eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "metric_for_best_model": "eval_loss",
     "greater_is_better": True,
 }  # fmt: skip
-
-
-def plain_rates(sched: AdaptiveWarmup, losses: list[float]) -> list[float]:
-    """The rate of each update in a plain loop."""
-    rates = []
-    for loss in losses:
-        rates.append(sched.get_last_lr()[0])
-        sched.optimizer.step()
-        sched.step(loss)
-    return rates
-
-
-def make_scheduler(total_steps: int | None = STEPS, **options: Any) -> AdaptiveWarmup:
-    opt = Lion([nn.Parameter(torch.zeros(4, 4))], lr=LR)
-    return AdaptiveWarmup(opt, total_steps, geometry="spectral", **options)
 
 
 def said(caught: list[warnings.WarningMessage]) -> list[str]:
@@ -143,25 +129,13 @@ def test_a_trainer_that_decayed_and_stopped_does_so_again(tmp_path: Path) -> Non
 # Lightning
 
 
-def fit(
-    folder: Path, *callbacks: Any, epochs: int, resume: Path | str | None = None,
-    kind: type[for_lightning.Module] = for_lightning.Module, **options: Any,
-) -> Any:  # fmt: skip
+def fit(folder: Path, *callbacks: Any, epochs: int, resume: Path | str | None = None, kind: type = for_lightning.Module,
+        **options: Any) -> Any:  # fmt: skip
     """Epochs of four updates."""
-    module = kind()
-    trainer = pl.Trainer(
-        max_epochs=epochs,
-        limit_train_batches=4,
-        accelerator="cpu",
-        default_root_dir=folder,
-        callbacks=[WarmupCallback(), *callbacks],
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=any(isinstance(one, ModelCheckpoint) for one in callbacks),
-        **options,
-    )
-    trainer.fit(module, DataLoader(torch.zeros(6 * 12), 6), ckpt_path=resume)
+    module, callbacks = kind(), (WarmupCallback(), *callbacks)
+    options |= {"max_steps": -1, "max_epochs": epochs, "limit_train_batches": 4}
+    options["enable_checkpointing"] = any(isinstance(one, ModelCheckpoint) for one in callbacks)
+    for_lightning.fit(module, folder, *callbacks, resume=resume, **options)
     return module
 
 
@@ -181,10 +155,11 @@ def test_lightning_goes_on_for_longer_with_one_warning(epoch: int, tmp_path: Pat
     assert (longer.sched.total_steps, longer.sched.last_epoch) == (24, 24)
     # As in a plain loop that is extended there.
     done, losses = 4 * (epoch + 1), whole.losses + longer.losses
-    sched = make_scheduler(kappa=whole.sched._settings["kappa"])
-    rates = plain_rates(sched, losses[:done])
+    opt = Lion([nn.Parameter(torch.zeros(4, 4))], lr=LR)
+    sched = AdaptiveWarmup(opt, STEPS, geometry="spectral", kappa=whole.sched._settings["kappa"])
+    rates = plain_rates(sched, [[(loss, 1)] for loss in losses[:done]])
     sched.extend(24)
-    rates += plain_rates(sched, longer.losses)
+    rates += plain_rates(sched, [[(loss, 1)] for loss in longer.losses])
     assert whole.rates[:done] + longer.rates == rates
 
 
@@ -289,25 +264,15 @@ class Finetuned(pl.LightningModule):
 def test_a_backbone_joins_the_schedule(resume_at: int, tmp_path: Path) -> None:
     finetuning = block("ResumableFinetuning", "lightning")["ResumableFinetuning"]
 
-    def fit(resume: Path | None = None) -> Finetuned:
-        module = Finetuned()
-        trainer = pl.Trainer(
-            max_epochs=4,
-            limit_train_batches=4,
-            accelerator="cpu",
-            callbacks=[finetuning(1, backbone_initial_lr=LR / 4), WarmupCallback(), keep_all(tmp_path)],
-            logger=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
-        trainer.fit(module, DataLoader(torch.zeros(6 * 12), 6), ckpt_path=resume)
-        return module
+    def run(resume: Path | None = None) -> Finetuned:
+        joining = finetuning(1, backbone_initial_lr=LR / 4)
+        return fit(tmp_path, joining, keep_all(tmp_path), epochs=4, resume=resume, kind=Finetuned)
 
     with pytest.warns(UserWarning, match="the rate was changed from outside"):
-        whole = fit()
+        whole = run()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        resumed = fit(tmp_path / f"epoch={resume_at}.ckpt")
+        resumed = run(tmp_path / f"epoch={resume_at}.ckpt")
     assert [len(rates) for rates in whole.rates] == [1] * 4 + [2] * 12
     # The rate it joined with is its peak; the two keep their ratio. BackboneFinetuning raises its rate before the first
     # update of an epoch, and the schedule puts it back after that.

@@ -1,5 +1,6 @@
 """What a class answers that is given what it does not take."""
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,33 +23,32 @@ def optimizer() -> Lion:
     return Lion(NET.parameters(), lr=1e-3)
 
 
-@pytest.mark.parametrize("name", LENGTHS)
-@pytest.mark.parametrize(
-    ("make", "who"),
-    [
-        (lambda folder, **given: AdaptiveWarmup(optimizer(), 100, **given), "AdaptiveWarmup"),
-        (lambda folder, **given: AdaptiveWarmup.paper(optimizer(), 9, target_loss=1.0, **given), "AdaptiveWarmup"),
-        (lambda folder, **given: lightning.WarmupCallback(**given), "WarmupCallback"),
-        (lambda folder, **given: transformers.WarmupCallback(None, **given), "WarmupCallback"),
-        (lambda folder, **given: transformers.WarmupTrainer(NET, optim="muon", **given), "WarmupTrainer"),
-        (
-            lambda folder, **given: transformers.WarmupTrainer(
-                NET, for_transformers.make_args(folder), optim="muon", warmup=given
-            ).create_optimizer_and_scheduler(9),
-            "AdaptiveWarmup",
-        ),
-        (
-            lambda folder, **given: accelerate.WarmupScheduler(Accelerator(cpu=True), optimizer(), 100, **given),
-            "WarmupScheduler",
-        ),
-    ],
-)
-def test_a_length_of_the_warm_up(
-    name: str, make: Callable[..., Any], who: str, fresh_accelerate: None, tmp_path: Path
-) -> None:
-    words = f"^{who} has no {name}: the warm-up sets its own length, and AdaptiveWarmup's max_warmup= limits it$"
-    with pytest.raises(TypeError, match=words):
-        make(tmp_path, **{name: 10})
+def of_arguments(folder: Path, **given: Any) -> None:
+    args = for_transformers.make_args(folder)
+    transformers.WarmupTrainer(NET, args, optim="muon", warmup=given).create_optimizer_and_scheduler(9)
+
+
+def of_accelerate(folder: Path, **given: Any) -> None:
+    accelerate.WarmupScheduler(Accelerator(cpu=True), optimizer(), 100, **given)
+
+
+MAKERS: list[tuple[Callable[..., Any], str]] = [
+    (lambda folder, **given: AdaptiveWarmup(optimizer(), 100, **given), "AdaptiveWarmup"),
+    (lambda folder, **given: AdaptiveWarmup.paper(optimizer(), 9, target_loss=1.0, **given), "AdaptiveWarmup"),
+    (lambda folder, **given: lightning.WarmupCallback(**given), "WarmupCallback"),
+    (lambda folder, **given: transformers.WarmupCallback(None, **given), "WarmupCallback"),
+    (lambda folder, **given: transformers.WarmupTrainer(NET, optim="muon", **given), "WarmupTrainer"),
+    (of_arguments, "AdaptiveWarmup"),
+    (of_accelerate, "WarmupScheduler"),
+]
+
+
+@pytest.mark.usefixtures("fresh_accelerate")
+def test_a_length_of_the_warm_up(tmp_path: Path) -> None:
+    for name, (make, who) in [*((LENGTHS[0], maker) for maker in MAKERS), *((name, MAKERS[0]) for name in LENGTHS)]:
+        words = f"^{who} has no {name}: the warm-up sets its own length, and AdaptiveWarmup's max_warmup= limits it$"
+        with pytest.raises(TypeError, match=words):
+            make(tmp_path, **{name: 10})
 
 
 @pytest.mark.parametrize("given", [10, "linear", [("decay", "wsd")]])
@@ -83,6 +83,4 @@ def test_other_text_keeps_its_own_words() -> None:
 
 
 def test_the_signature_stays() -> None:
-    import inspect
-
     assert [*inspect.signature(AdaptiveWarmup).parameters][:2] == ["optimizer", "total_steps"]

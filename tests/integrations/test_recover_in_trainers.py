@@ -17,6 +17,7 @@ from autowarm.integrations.accelerate import WarmupScheduler
 from autowarm.integrations.lightning import WarmupCallback, scheduler_config
 from autowarm.integrations.transformers import WarmupTrainer
 
+from .lightning.test_lightning import QUIET
 from .transformers.test_transformers import BATCH, InOrder
 
 STEPS, LR = 100, 0.01
@@ -76,7 +77,7 @@ def test_accelerate() -> None:
     accelerator.free_memory()
 
 
-def test_lightning(tmp_path: Path) -> None:
+def test_lightning() -> None:
     class Module(LightningModule):
         def __init__(self) -> None:
             super().__init__()
@@ -98,15 +99,6 @@ def test_lightning(tmp_path: Path) -> None:
     module = Module()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        Trainer(
-            max_steps=STEPS,
-            log_every_n_steps=10,
-            accelerator="cpu",
-            default_root_dir=tmp_path,
-            callbacks=[WarmupCallback()],
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        ).fit(module, DataLoader(DATA, BATCH))
+        options = QUIET | {"max_steps": STEPS, "log_every_n_steps": 10, "accelerator": "cpu"}
+        Trainer(callbacks=[WarmupCallback()], **options).fit(module, DataLoader(DATA, BATCH))
     check(module.sched, module.net, module.logged)

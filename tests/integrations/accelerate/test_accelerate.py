@@ -11,6 +11,8 @@ from torch import nn
 from autowarm import AdaptiveWarmup, Lion, Muon
 from autowarm.integrations.accelerate import WarmupScheduler, check
 
+from ..plain import train as plain_loop
+
 STEPS, LR = 12, 0.02
 
 
@@ -30,19 +32,7 @@ def micro_loss(model: nn.Module, i: int) -> torch.Tensor:
 
 def test_the_rates_and_weights_are_a_plain_loops(tmp_path: Path) -> None:
     plain = make_model()
-    opt = Muon.from_model(plain, lr=LR)
-    sched, expected = AdaptiveWarmup(opt, STEPS), []
-    for t in range(STEPS):
-        expected.append(sched.get_last_lr()[0])
-        for i in (2 * t, 2 * t + 1):
-            loss = micro_loss(plain, i)
-            (loss / 2).backward()
-            sched.observe(loss, weight=8 + i % 3)
-        opt.step()
-        sched.step()
-        opt.zero_grad()
-    assert sched.phase == "decay"
-
+    expected = plain_loop(plain, Muon.from_model(plain, lr=LR), micro_loss, 2, lambda i: 8 + i % 3)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     rates: list[float] = []
 

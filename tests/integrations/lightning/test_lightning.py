@@ -21,6 +21,8 @@ from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
 from autowarm.optim import Together
 
+from ..plain import rates_of, train
+
 STEPS, LR, EPOCH = 12, 0.02, 12
 
 
@@ -57,38 +59,45 @@ class Module(pl.LightningModule):
         self.rates.append(optimizer.param_groups[0]["lr"])
 
 
-def fit(module: Module, folder: Path, *callbacks: Any, resume: Path | None = None, **options: Any) -> pl.Trainer:
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        default_root_dir=folder,
-        callbacks=list(callbacks),
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **{"logger": False, "max_steps": STEPS} | options,
-    )
+QUIET = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+
+
+def fit(module: pl.LightningModule, folder: Path, *callbacks: Any, resume: Path | None = None, **options: Any) -> None:
+    options = {**QUIET, "enable_checkpointing": True, "accelerator": "cpu", "max_steps": STEPS} | options
+    trainer = pl.Trainer(default_root_dir=folder, callbacks=list(callbacks), **options)
     trainer.fit(module, DataLoader(torch.zeros(6 * EPOCH), 6), ckpt_path=resume)
-    return trainer
 
 
-def plain_loop(accumulation: int) -> tuple[nn.Module, list[float]]:
-    net, opt = make_parts()
-    sched, rates = AdaptiveWarmup(opt, STEPS), []
-    for t in range(STEPS):
-        rates.append(sched.get_last_lr()[0])
-        for i in range(accumulation):
-            loss = micro_loss(net, *divmod(accumulation * t + i, EPOCH))
-            (loss / accumulation).backward()
-            sched.observe(loss, weight=6)
-        opt.step()
-        sched.step()
-        opt.zero_grad()
-    assert sched.phase == "decay"
-    return net, rates
+class Pair(pl.LightningModule):
+    """Two networks with an optimizer each: the updates that their schedules have, and the batches to an update."""
+
+    automatic_optimization = False
+
+    def __init__(self, plans: tuple[int | None, int], every: tuple[int, int] = (1, 1), **options: Any) -> None:
+        super().__init__()
+        self.nets, self.plans, self.every = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]), plans, every
+        self.options = options
+
+    def configure_optimizers(self) -> Any:
+        made = [Lion(net.parameters(), lr=1e-3) for net in self.nets]
+        planned = zip(made, self.plans, strict=True)
+        self.scheds = [AdaptiveWarmup(opt, plan, **self.options) for opt, plan in planned if plan is not None]
+        return made, [scheduler_config(one) for one in self.scheds]
+
+    def training_step(self, batch: torch.Tensor, i: int) -> None:
+        parts = zip(self.nets, self.optimizers(), self.lr_schedulers(), self.every, strict=True)
+        for net, opt, sched, every in parts:
+            if i % every == 0:
+                opt.zero_grad()
+                self.manual_backward(net(batch).square().mean())
+                opt.step()
+                sched.step()
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_the_rates_and_weights_are_a_plain_loops(accumulation: int, tmp_path: Path) -> None:
-    net, rates = plain_loop(accumulation)
+    net, opt = make_parts()
+    rates = train(net, opt, lambda net, i: micro_loss(net, *divmod(i, EPOCH)), accumulation, lambda i: 6)
     every = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
     module, options = Module(), {"accumulate_grad_batches": accumulation}
     fit(module, tmp_path, WarmupCallback(), every, **options)
@@ -128,12 +137,7 @@ def test_reduce_on_plateau_hands_over_the_logged_loss(tmp_path: Path) -> None:
 
     module = Module(monitor="train_loss")
     fit(module, tmp_path, whole_epochs(), **options())
-    opt = make_parts()[1]
-    sched, rates = AdaptiveWarmup(opt, STEPS), []
-    for loss in module.losses:
-        rates.append(sched.get_last_lr()[0])
-        opt.step()
-        sched.step(loss)
+    rates = rates_of(AdaptiveWarmup(make_parts()[1], STEPS), [[(loss, 1)] for loss in module.losses])
     assert module.rates == rates
     resumed = Module(monitor="train_loss")
     fit(resumed, tmp_path, resume=tmp_path / "epoch=0.ckpt", **options())
@@ -210,32 +214,14 @@ def test_misuse(tmp_path: Path) -> None:
 def test_metrics_are_logged_at_every_logging_step_under_a_name_for_each_of_two_optimizers(tmp_path: Path) -> None:
     """The trainer's global step counts the updates of both."""
 
-    class Pair(pl.LightningModule):
-        automatic_optimization = False
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-
-        def configure_optimizers(self) -> Any:
-            made = [Lion(net.parameters(), lr=1e-3) for net in (self.first, self.second)]
-            return made, [scheduler_config(AdaptiveWarmup(one, 40)) for one in made]
-
+    class Logged(Pair):
         def training_step(self, batch: torch.Tensor, i: int) -> None:
-            pairs = zip((self.first, self.second), self.optimizers(), self.lr_schedulers(), strict=True)
-            for net, opt, sched in list(pairs)[: 1 + (i % 3 == 2)]:  # the second steps every third batch
-                opt.zero_grad()
-                self.manual_backward(net(batch).square().mean())
-                opt.step()
-                sched.step()
+            super().training_step(batch, i)
             self.log_dict({f"rate{i}": sched.get_last_lr()[0] for i, sched in enumerate(self.lr_schedulers())})
 
-    logger = CSVLogger(tmp_path)
-    trainer = pl.Trainer(
-        max_epochs=1, accelerator="cpu", logger=logger, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=[WarmupCallback()], log_every_n_steps=4,
-    )  # fmt: skip
-    trainer.fit(Pair(), DataLoader(torch.randn(80, 4), batch_size=4))
+    options = QUIET | {"logger": (logger := CSVLogger(tmp_path)), "log_every_n_steps": 4}
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=[WarmupCallback()], **options)
+    trainer.fit(Logged((40, 40), (1, 3)), DataLoader(torch.randn(80, 4), batch_size=4))
     rows = [*csv.DictReader(Path(logger.log_dir, "metrics.csv").read_text().splitlines())]
     assert len(rows) == 5
     assert [row["autowarm/lr"] for row in rows] == [row["rate0"] for row in rows] != [row["rate1"] for row in rows]
@@ -243,24 +229,13 @@ def test_metrics_are_logged_at_every_logging_step_under_a_name_for_each_of_two_o
 
 
 @pytest.mark.parametrize("order", ["each after its own losses", "both after both losses", "only one is scheduled"])
+@pytest.mark.filterwarnings("ignore:the (run|trainer)")
 def test_each_of_two_optimizers_gets_the_losses_before_its_step(order: str) -> None:
     apart = order == "each after its own losses"
 
-    class Pair(pl.LightningModule):
-        automatic_optimization = False
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-
-        def configure_optimizers(self) -> Any:
-            made = [Lion(net.parameters(), lr=1e-3) for net in (self.first, self.second)]
-            scheduled = made[1:] if order == "only one is scheduled" else made
-            self.scheds = [AdaptiveWarmup(one, 20, smoothing=0) for one in scheduled]
-            return made, [scheduler_config(one) for one in self.scheds]
-
+    class Ordered(Pair):
         def training_step(self, batch: torch.Tensor, i: int) -> None:
-            for net, value, opt in zip((self.first, self.second), (10.0, 2.0), self.optimizers(), strict=True):
+            for net, value, opt in zip(self.nets, (10.0, 2.0), self.optimizers(), strict=True):
                 self.manual_backward(0 * net(batch).sum() + value)
                 if apart:
                     opt.step()
@@ -269,14 +244,9 @@ def test_each_of_two_optimizers_gets_the_losses_before_its_step(order: str) -> N
             for sched in self.scheds:
                 sched.step()
 
-    module = Pair()
-    trainer = pl.Trainer(
-        max_steps=8, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=[WarmupCallback()],
-    )  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the run is shorter than its schedules
-        trainer.fit(module, DataLoader(torch.randn(32, 4), batch_size=4))
+    module = Ordered((None if order == "only one is scheduled" else 20, 20), smoothing=0)
+    trainer = pl.Trainer(max_steps=8, accelerator="cpu", callbacks=[WarmupCallback()], **QUIET)
+    trainer.fit(module, DataLoader(torch.randn(32, 4), batch_size=4))
     assert [sched.metrics()["loss"] for sched in module.scheds] == (
         [10.0, 2.0] if apart else [6.0] * len(module.scheds)
     )

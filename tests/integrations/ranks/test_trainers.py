@@ -13,21 +13,14 @@ from torch import nn
 from autowarm import AdaptiveWarmup, Lion
 
 from ..conftest import TwoProcesses
+from ..plain import rates_of
 
 STEPS, LR = 12, 0.02
 
 
 def rates_of_a_plain_loop(kappa: float, updates: list[list[tuple[float, float]]]) -> list[float]:
-    """The rates of a loop that observes these losses, each with its weight, update by update."""
     opt = Lion([nn.Parameter(torch.zeros(4, 4))], lr=LR)
-    sched, rates = AdaptiveWarmup(opt, STEPS, kappa=kappa, geometry="spectral"), []
-    for observed in updates:
-        rates.append(sched.get_last_lr()[0])
-        for loss, weight in observed:
-            sched.observe(loss, weight=weight)
-        opt.step()
-        sched.step()
-    return rates
+    return rates_of(AdaptiveWarmup(opt, STEPS, kappa=kappa, geometry="spectral"), updates)
 
 
 def test_trainer(accelerated: list[dict[str, Any]]) -> None:

@@ -60,9 +60,10 @@ class GivenOne(Trainer):
 
 @pytest.mark.usefixtures("galore")
 @pytest.mark.parametrize("kind", [WarmupTrainer, GivenOne])
-def test_each_layer_follows_the_schedule(kind: type, tmp_path: Path) -> None:
-    trainer = make(kind, tmp_path)
+def test_each_layer_follows_the_schedule_as_all_in_one_optimizer_do(kind: type, tmp_path: Path) -> None:
+    trainer, together = make(kind, tmp_path), make(WarmupTrainer, tmp_path, layerwise=False)
     trainer.train()
+    together.train()
     sched = trainer.lr_scheduler
     assert sched.last_epoch == STEPS
     assert isinstance(sched.optimizer, Together)
@@ -73,12 +74,4 @@ def test_each_layer_follows_the_schedule(kind: type, tmp_path: Path) -> None:
     assert rates[0] == pytest.approx(LR / 10)
     assert max(rates) > 0.8 * LR
     assert rates[-1] < 0.2 * LR
-
-
-@pytest.mark.usefixtures("galore")
-def test_as_all_layers_in_one_optimizer_do(tmp_path: Path) -> None:
-    trainers = [make(WarmupTrainer, tmp_path, layerwise) for layerwise in (True, False)]
-    for trainer in trainers:
-        trainer.train()
-    one, other = (for_transformers.logged(trainer, "learning_rate") for trainer in trainers)
-    assert one == pytest.approx(other, rel=1e-4)
+    assert rates == pytest.approx(for_transformers.logged(together, "learning_rate"), rel=1e-4)

@@ -22,6 +22,8 @@ from autowarm.integrations.transformers import (
     optimizer_by_name,
 )
 
+from ..plain import rates_of
+
 STEPS, BATCH, LR = 12, 4, 0.02
 
 
@@ -199,13 +201,8 @@ def test_a_trainer_of_ones_own_with_its_own_loss(tmp_path: Path) -> None:
     assert trainer.lr_scheduler.target_loss == 0.5
 
     opt = Lion.from_model(make_model(), lr=LR)
-    sched, rates = AdaptiveWarmup(opt, 4, target_loss=0.5), []
-    for t in range(4):
-        rates.append(sched.get_last_lr()[0])
-        for loss in seen[3 * t : 3 * t + 3]:
-            sched.observe(loss)
-        opt.step()
-        sched.step()
+    updates = [[(loss, 1) for loss in seen[i : i + 3]] for i in range(0, 12, 3)]
+    rates = rates_of(AdaptiveWarmup(opt, 4, target_loss=0.5), updates)
     # A third of a float32 and back can differ in the last bit, and η(Δ) is steep.
     assert logged(trainer, "learning_rate") == pytest.approx(rates, rel=1e-5)
 
@@ -263,22 +260,17 @@ def test_the_chance_loss_is_that_of_the_vocabulary_unless_set(
         assert trainer.lr_scheduler.state_dict()["settings"]["chance_loss"] == expected
 
 
-def test_a_loss_of_ones_own_has_no_known_chance(tmp_path: Path) -> None:
+def test_neither_a_loss_of_ones_own_nor_a_model_of_another_kind_has_a_known_chance(tmp_path: Path) -> None:
     class Own(WarmupTrainer):
         def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             return 10 * super().compute_loss(model, inputs, *args, **kwargs)
 
     own = Own(make_model(), make_args(tmp_path), optim="muon")
     by_function = WarmupTrainer(make_model(), make_args(tmp_path), optim="muon", compute_loss_func=lambda *_: 0.0)
-    for trainer in (own, by_function):
+    other = WarmupTrainer(torch.nn.Linear(4, 4), make_args(tmp_path), optim="muon")
+    for trainer in (own, by_function, other):
         trainer.create_optimizer_and_scheduler(STEPS)
         assert trainer.lr_scheduler.state_dict()["settings"]["chance_loss"] is None
-
-
-def test_a_model_of_another_kind_has_no_chance_loss(tmp_path: Path) -> None:
-    trainer = WarmupTrainer(torch.nn.Linear(4, 4), make_args(tmp_path), optim="muon")
-    trainer.create_optimizer_and_scheduler(STEPS)
-    assert trainer.lr_scheduler.state_dict()["settings"]["chance_loss"] is None
 
 
 def test_each_setting_that_is_not_used_is_named_once(tmp_path: Path) -> None:
@@ -343,12 +335,11 @@ def test_a_trainer_that_cannot_be_given_a_warm_up_stays_as_it_was(tmp_path: Path
 @pytest.mark.filterwarnings("ignore:the loss was NaN or infinite")
 def test_losses_of_skipped_updates_that_are_not_finite_count() -> None:
     """Trainer does not step a scheduler after an update that its scaler skipped."""
-    optimizer = Lion(torch.nn.Linear(4, 4).parameters(), lr=0.01)
-    scheduler = AdaptiveWarmup(optimizer, 200, max_nonfinite=2)
-    optimizer.step()
+    scheduler = AdaptiveWarmup(Lion(torch.nn.Linear(4, 4).parameters(), lr=0.01), 200, max_nonfinite=2)
+    scheduler.optimizer.step()
     scheduler.step(2.0)
-    accelerator = SimpleNamespace(optimizer_step_was_skipped=True)
-    trainer: Any = SimpleNamespace(create_scheduler=None, lr_scheduler=scheduler, accelerator=accelerator)
+    trainer = stand_in(scheduler)
+    trainer.accelerator.optimizer_step_was_skipped = True
     callback = WarmupCallback(trainer)
 
     def skipped(loss: float) -> None:

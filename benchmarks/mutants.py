@@ -14,11 +14,8 @@ import ast
 import collections
 import copy
 import csv
-import importlib
-import itertools
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -26,6 +23,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 PAIRS = "Lt LtE, Gt GtE, Eq NotEq, Is IsNot, In NotIn, Add Sub, Mult Div, And Or"
@@ -46,7 +45,7 @@ def mutated(node: Any) -> Any:
             new.args = [second, first, *rest]
         case ast.If() | ast.While() | ast.IfExp():
             new = ast.UnaryOp(ast.Not(), node.test)
-        case ast.Return() if node.value:
+        case ast.Return() if node.value and not isinstance(node.value, ast.Constant):
             new = ast.Return(ast.Constant(None))
         case ast.Expr(ast.Call()) | ast.AugAssign() | ast.Raise() | ast.Assign(targets=[ast.Attribute()]):
             new = ast.Pass()
@@ -72,17 +71,17 @@ def killer(words: list[str], seconds: int) -> str:
             os.setsid()
             os.dup2(said.fileno(), 1)
             signal.alarm(seconds)
-            os._exit(importlib.import_module("pytest").main(["-x", "-q", "-rfE", "-p", "no:cacheprovider", *words]))
+            os._exit(pytest.main(["-x", "-q", "-rfE", "-p", "no:cacheprovider", *words]))
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         subprocess.run(["pkill", "-KILL", "-s", str(child)])  # what it has started
         said.seek(0)
-        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", said.read(), re.MULTILINE)
-        return failed[1] if failed else "" if status in (0, 5) else f"pytest's status {status}"
+        failed = [line.partition(" ")[2].partition(" - ")[0] for line in said if line.startswith(("FAILED ", "ERROR "))]
+        return failed[0].strip() if failed else "" if status in (0, 5) else f"pytest's status {status}"
 
 
 def reached(contexts: str) -> dict[str, dict[int, list[str]]]:
     """By file and line the tests that reach it; those of the whole file, if it runs at import."""
-    data = importlib.import_module("coverage").CoverageData(contexts)
+    data = __import__("coverage").CoverageData(contexts)
     data.read()
     found = {file: data.contexts_by_lineno(file) for file in data.measured_files()}
     sizes = collections.Counter(test for lines in found.values() for tests in lines.values() for test in tests)
@@ -108,17 +107,18 @@ def main() -> None:
         subprocess.run(["xargs", "-0", "cp", "-p", "--parents", "-t", tree], input=listed, cwd=ROOT, check=True)
         os.chdir(tree)
         os.environ["PYTHONPATH"] = sys.path[0] = f"{tree}/src"  # before the editable install's
-        [importlib.import_module(name) for name in asked.preload.split(",")]
+        [__import__(name) for name in asked.preload.split(",")]
         of_file = reached(asked.contexts) if asked.contexts else {}
         table = csv.writer(os.fdopen(os.dup(1), "w", 1))
         for number, (path, node, after) in enumerate(sorted(drawn, key=lambda one: (one[0], one[1].lineno))):
             text = path.read_bytes()
-            starts = [0, *itertools.accumulate(len(line) for line in text.splitlines(keepends=True))]
-            first, last = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+            lines = text.splitlines(keepends=True)
+            first = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
+            last = sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset
             path.write_bytes(text[:first] + after.encode() + text[last:])
             os.utime(path, (number, number))  # no two of a file's texts share their bytecode
-            lines = of_file.get(str(ROOT / path), {})
-            names = next((lines[n] for n in range(node.lineno, 0, -1) if n in lines), [])
+            reach = of_file.get(str(ROOT / path), {})
+            names = next((reach[n] for n in range(node.lineno, 0, -1) if n in reach), [])
             words = list(dict.fromkeys(name.rpartition("|")[0] for name in names if name)) if of_file else tests
             found = killer(words, asked.seconds) if words else ""
             table.writerow([path, node.lineno, text[first:last].decode(), after, found])

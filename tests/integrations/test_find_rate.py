@@ -1,5 +1,6 @@
 """A search by the trainers' own steps: it finds what a plain loop finds, and training is the same without it."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from lightning.pytorch.callbacks import BaseFinetuning, GradientAccumulationSche
 from torch import nn
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer
 
 from autowarm import AdaptiveWarmup, Muon
 from autowarm import find_rate as plain_find_rate
@@ -19,6 +20,7 @@ from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
 from autowarm.integrations.transformers import WarmupTrainer
 
 from .lightning.test_lightning import QUIET
+from .transformers.test_transformers import make_args
 
 DATA = torch.randn(640, 8, generator=torch.Generator().manual_seed(3))
 BATCH, LR = 16, 0.01
@@ -81,17 +83,61 @@ def trainer_of(**options: Any) -> pl.Trainer:
     return pl.Trainer(**{"max_steps": 10, "accelerator": "cpu", "callbacks": [WarmupCallback()], **QUIET} | options)
 
 
-@pytest.mark.parametrize(("accumulation", "clip"), [(1, 0.0), (2, 0.5)])
-def test_lightning_finds_what_a_plain_loop_finds(accumulation: int, clip: float) -> None:
-    module, loader = Module(dropout=0.0), DataLoader(DATA, BATCH)
-    was = content(module)
-    drawn = torch.get_rng_state()
+class InOrder(WarmupTrainer):
+    """The data in its own order, as the plain loop has it."""
+
+    def _get_train_sampler(self, *args: Any, **options: Any) -> Any:
+        return torch.utils.data.SequentialSampler(DATA)
+
+
+def hf_trainer(
+    folder: Path, accumulation: int = 1, clip: float = 0.0, kind: type[WarmupTrainer] = WarmupTrainer,
+    model: nn.Module | None = None, lr: float = LR,
+) -> WarmupTrainer:  # fmt: skip
+    options = {"learning_rate": lr, "max_grad_norm": clip, "save_strategy": "no", "remove_unused_columns": False}
+    args = make_args(folder, accumulation, max_steps=10, per_device_train_batch_size=BATCH, **options)
+    return kind(model or Net(), args, optim="muon", train_dataset=[{"x": row} for row in DATA])
+
+
+def by_lightning(folder: Path, accumulation: int = 1, clip: float = 0.0, dropout: float = 0.1) -> Any:
+    """A model, the search for its rate, and its training."""
+    module, loader = Module(dropout), DataLoader(DATA, BATCH)
     trainer = trainer_of(accumulate_grad_batches=accumulation, gradient_clip_val=clip or None)
-    found = lightning.find_rate(trainer, module, loader, steps=60)
-    assert content(module) == was
+    return module, partial(lightning.find_rate, trainer, module, loader), lambda: trainer_of().fit(module, loader)
+
+
+def by_transformers(folder: Path, accumulation: int = 1, clip: float = 0.0, dropout: float = 0.1) -> Any:
+    kind = WarmupTrainer if dropout else InOrder  # its own order is random
+    trainer = hf_trainer(folder, accumulation, clip, kind, Net(dropout))
+    return trainer.model, partial(transformers.find_rate, trainer), trainer.train
+
+
+with_each_trainer = pytest.mark.parametrize("trainer", [by_lightning, by_transformers])
+
+
+@with_each_trainer
+@pytest.mark.parametrize(("accumulation", "clip"), [(1, 0.0), (2, 0.5)])
+def test_a_trainer_finds_what_a_plain_loop_finds(trainer: Any, accumulation: int, clip: float, tmp_path: Path) -> None:
+    model, search, _ = trainer(tmp_path, accumulation, clip, dropout=0.0)
+    was, drawn = content(model), torch.get_rng_state()
+    found = search(steps=60)
+    assert content(model) == was
     assert torch.equal(torch.get_rng_state(), drawn)
     # As far as rates are small: at high ones rounding in another order grows.
     np.testing.assert_allclose(found.losses[:25], plain(accumulation, clip)[:25], rtol=1e-3)
+
+
+@with_each_trainer
+def test_a_trainer_trains_afterwards_as_if_nothing_had_been(trainer: Any, tmp_path: Path) -> None:
+    contents = []
+    for searching in (True, False):
+        model, search, train = trainer(tmp_path)
+        torch.manual_seed(7)
+        if searching:
+            search(steps=30)
+        train()
+        contents.append(content(model))
+    assert contents[0] == contents[1]
 
 
 @pytest.mark.parametrize("longest", [-1, 10])
@@ -119,18 +165,6 @@ def test_lightning_searches_on_several_loaders_as_it_trains(kind: Any) -> None:
     assert len(search(Several(), kind([DataLoader(DATA, BATCH), DataLoader(DATA[:48], BATCH)]))) > 25
     twice = search(Several(dropout=0.0), kind([DataLoader(DATA, BATCH), DataLoader(DATA, BATCH)]))
     np.testing.assert_allclose(twice[:25], plain(1, 0.0)[:25], rtol=1e-3)
-
-
-def test_lightning_trains_afterwards_as_if_nothing_had_been() -> None:
-    contents = []
-    for searching in (True, False):
-        module, loader = Module(), DataLoader(DATA, BATCH)
-        torch.manual_seed(7)
-        if searching:
-            lightning.find_rate(trainer_of(), module, loader, steps=30)
-        trainer_of().fit(module, loader)
-        contents.append(content(module))
-    assert contents[0] == contents[1]
 
 
 def test_lightning_leaves_no_batches_in_the_modules_metrics() -> None:
@@ -200,56 +234,13 @@ def test_lightning_says_that_nothing_was_trained() -> None:
         lightning.find_rate(trainer, Module(), DataLoader(DATA, BATCH))
 
 
-class InOrder(WarmupTrainer):
-    """The data in its own order, as the plain loop has it."""
-
-    def _get_train_sampler(self, *args: Any, **options: Any) -> Any:
-        return torch.utils.data.SequentialSampler(DATA)
-
-
-def hf_trainer(
-    folder: Path, accumulation: int = 1, clip: float = 0.0, kind: type[WarmupTrainer] = WarmupTrainer,
-    model: nn.Module | None = None, lr: float = LR,
-) -> WarmupTrainer:  # fmt: skip
-    args = TrainingArguments(
-        str(folder), max_steps=10, per_device_train_batch_size=BATCH, gradient_accumulation_steps=accumulation,
-        learning_rate=lr, max_grad_norm=clip, report_to="none", use_cpu=True, disable_tqdm=True, save_strategy="no",
-        remove_unused_columns=False,
-    )  # fmt: skip
-    return kind(model or Net(), args, optim="muon", train_dataset=[{"x": row} for row in DATA])
-
-
-@pytest.mark.parametrize(("accumulation", "clip"), [(1, 0.0), (2, 0.5)])
-def test_trainer_finds_what_a_plain_loop_finds(accumulation: int, clip: float, tmp_path: Path) -> None:
-    trainer = hf_trainer(tmp_path, accumulation, clip, InOrder, Net(dropout=0.0))
-    was = content(trainer.model)
-    drawn = torch.get_rng_state()
-    found = transformers.find_rate(trainer, steps=60)
-    assert content(trainer.model) == was
-    assert torch.equal(torch.get_rng_state(), drawn)
-    assert trainer.optimizer is None
-    assert not trainer.is_in_train
-    # As far as rates are small: at high ones rounding in another order grows.
-    np.testing.assert_allclose(found.losses[:25], plain(accumulation, clip)[:25], rtol=1e-3)
-
-
-def test_trainer_trains_afterwards_as_if_nothing_had_been(tmp_path: Path) -> None:
-    contents = []
-    for searching in (True, False):
-        trainer = hf_trainer(tmp_path)
-        torch.manual_seed(7)
-        if searching:
-            transformers.find_rate(trainer, steps=30)
-        trainer.train()
-        contents.append(content(trainer.model))
-    assert contents[0] == contents[1]
-
-
 def test_a_trainer_that_makes_its_models_keeps_the_one_that_it_has(tmp_path: Path) -> None:
     trainer = hf_trainer(tmp_path)
     trainer.model_init, model = (lambda: Net()), trainer.model
     transformers.find_rate(trainer, steps=20)
     assert trainer.model is model
+    assert trainer.optimizer is None
+    assert not trainer.is_in_train
 
 
 @pytest.mark.parametrize("kind", [Trainer, WarmupTrainer])
@@ -270,8 +261,7 @@ def test_the_trainers_noise_in_embeddings_ends_with_the_search(tmp_path: Path) -
     model = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
                                          num_attention_heads=2))  # fmt: skip
     ids = torch.randint(32, (256, 12))
-    args = TrainingArguments(str(tmp_path), max_steps=3, report_to="none", use_cpu=True, disable_tqdm=True,
-                             save_strategy="no", neftune_noise_alpha=5.0)  # fmt: skip
+    args = make_args(tmp_path, max_steps=3, save_strategy="no", neftune_noise_alpha=5.0)
     trainer = WarmupTrainer(model, args, optim="muon", train_dataset=[{"input_ids": row, "labels": row} for row in ids])
     transformers.find_rate(trainer, steps=20)
     model.train()

@@ -10,7 +10,6 @@ from accelerate import Accelerator
 from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import TrainingArguments
 
 from autowarm import AdaptiveWarmup
 from autowarm.integrations.accelerate import WarmupScheduler
@@ -18,7 +17,7 @@ from autowarm.integrations.lightning import WarmupCallback, scheduler_config
 from autowarm.integrations.transformers import WarmupTrainer
 
 from .lightning.test_lightning import QUIET
-from .transformers.test_transformers import BATCH, InOrder
+from .transformers.test_transformers import BATCH, InOrder, make_args
 
 STEPS, LR = 100, 0.01
 DATA = torch.randn(STEPS * BATCH, 8, generator=torch.Generator().manual_seed(0))
@@ -47,10 +46,8 @@ def check(scheduler: AdaptiveWarmup, net: nn.Module, logged: list[float]) -> Non
 
 
 def test_transformers(tmp_path: Path) -> None:
-    args = TrainingArguments(
-        str(tmp_path), max_steps=STEPS, per_device_train_batch_size=BATCH, learning_rate=LR, report_to="none",
-        disable_tqdm=True, logging_steps=10, use_cpu=True, remove_unused_columns=False, save_strategy="no",
-    )  # fmt: skip
+    options = {"max_steps": STEPS, "learning_rate": LR, "logging_steps": 10, "max_grad_norm": 1.0}
+    args = make_args(tmp_path, save_strategy="no", remove_unused_columns=False, **options)
     net = Net()
     trainer = Ordered(net, args, warmup={"recover": True}, train_dataset=[{"x": x} for x in DATA])
     with warnings.catch_warnings():

@@ -5,13 +5,14 @@ import math
 import matplotlib
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autowarm.rate import RateSearch
 from autowarm.rate.search import has_broken, noise_of
 
 RATES = np.geomspace(1e-6, 100, 100)
+FEW = settings(max_examples=30)  # each draws whole curves
 
 
 def search(losses: np.ndarray, rates: np.ndarray = RATES) -> RateSearch:
@@ -28,6 +29,7 @@ def valley(where: float, noise: float = 0.0, seed: int = 0, rates: np.ndarray = 
     return bare + noise * np.random.default_rng(seed).standard_normal(len(rates))
 
 
+@FEW
 @given(st.floats(-3.5, -0.5), st.sampled_from([0.0, 0.01, 0.05]), st.integers(0, 5))
 def test_the_suggestion_follows_the_valley(exponent: float, noise: float, seed: int) -> None:
     where = 10**exponent
@@ -39,6 +41,7 @@ def test_the_suggestion_follows_the_valley(exponent: float, noise: float, seed: 
     assert where / 100 < low
 
 
+@FEW
 @given(st.floats(-6, 6), st.floats(-10, 10), st.integers(0, 5))
 def test_units_and_offsets_of_the_loss_do_not_matter(exponent: float, offset: float, seed: int) -> None:
     losses, scale = valley(1e-2, 0.02, seed), 10**exponent
@@ -48,6 +51,7 @@ def test_units_and_offsets_of_the_loss_do_not_matter(exponent: float, offset: fl
     assert other.noise == pytest.approx(scale * found.noise, rel=1e-6)
 
 
+@FEW
 @given(st.floats(-7, -5), st.integers(60, 300), st.integers(0, 5))
 def test_first_rate_and_number_of_steps_stay_within_the_interval(exponent: float, steps: int, seed: int) -> None:
     found = search(valley(1e-2, 0.02, seed))
@@ -63,6 +67,7 @@ def test_four_times_the_updates_halve_the_rate() -> None:
     assert longer.interval == pytest.approx([x / 2 for x in found.interval])
 
 
+@FEW
 @given(st.floats(-4, -1.5), st.integers(40, 300), st.integers(0, 3))
 def test_a_guess_is_the_suggestion_or_goes_by_the_break_alone(exponent: float, steps: int, seed: int) -> None:
     rates = np.geomspace(1e-6, 100, steps)

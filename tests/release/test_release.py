@@ -28,6 +28,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def wheel(built: Path) -> zipfile.ZipFile:
+    (path,) = built.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+@pytest.fixture(scope="module")
 def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel alone, in a folder that comes before the tree on the path."""
     target = tmp_path_factory.mktemp("installed")
@@ -45,26 +51,14 @@ def run(installed: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
-    (wheel,) = built.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    names = wheel.namelist()
     assert {name.split("/")[0] for name in names} == {"autowarm", f"autowarm-{autowarm.__version__}.dist-info"}
     files = ("py.typed", "lab/config/presets/compare/demo.yaml", "lab/analysis/templates/report.html.j2")
     for name in (*files, "lab/paper/settings.csv", "schedule/adaptive.py"):
         assert f"autowarm/{name}" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-
-
-def test_the_metadata_is_of_a_version_that_the_index_and_its_checker_know(built: Path) -> None:
-    (wheel,) = built.glob("*.whl")
-    text = zipfile.ZipFile(wheel).read(f"autowarm-{autowarm.__version__}.dist-info/METADATA").decode()
-    assert text.startswith("Metadata-Version: 2.4\n")  # twine 6.2 refuses 2.5
-
-
-def test_the_wheel_knows_nothing_of_the_projects_own_studies(built: Path) -> None:
-    (path,) = built.glob("*.whl")
-    with zipfile.ZipFile(path) as wheel:
-        sources = {name: wheel.read(name).decode() for name in wheel.namelist() if name.endswith(".py")}
+    sources = {name: wheel.read(name).decode() for name in names if name.endswith(".py")}
     assert [name for name in sources if "stud" in name] == ["autowarm/smoothness/study.py"]  # the fits to curvature
     assert [name for name, code in sources.items() if re.search(r"^\s*(from|import) studies", code, re.MULTILINE)] == []
 
@@ -90,11 +84,9 @@ def test_the_source_distribution_is_small_and_builds_the_same_wheel(built: Path,
     assert content(again) == content(wheel)
 
 
-def test_the_index_gets_a_readme_without_relative_links_and_the_projects_addresses(built: Path) -> None:
-    (wheel,) = built.glob("*.whl")
-    with zipfile.ZipFile(wheel) as opened:
-        (name,) = (name for name in opened.namelist() if name.endswith("METADATA"))
-        text = opened.read(name).decode()
+def test_the_index_gets_metadata_that_it_knows_and_a_readme_without_relative_links(wheel: zipfile.ZipFile) -> None:
+    text = wheel.read(f"autowarm-{autowarm.__version__}.dist-info/METADATA").decode()
+    assert text.startswith("Metadata-Version: 2.4\n")  # twine 6.2 refuses 2.5
     header, _, readme = text.partition("\n\n")
     assert "Description-Content-Type: text/markdown" in header
     assert re.search(r"^Project-URL: Paper, https://arxiv\.org/abs/2602\.05813$", header, re.MULTILINE)

@@ -57,7 +57,7 @@ def test_intervals_cover_the_truth_at_their_level_under_correlated_noise():
     """A band of 95 % for K2 must hold about 95 %; one that takes neighbouring steps as independent would hold 60 %."""
     random = np.random.default_rng(1)
     held, held_without_blocks = 0, 0
-    runs = 200
+    runs = 100
     for _ in range(runs):
         e = np.zeros(400)
         for i in range(1, 400):

@@ -11,20 +11,9 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, find_rate
 from autowarm.smoothness import Probe
+from tests.closures import backward_of
 from tests.programs import rank_environment
 from tests.smoothness.probe_ranks import KINDS, batches, closure_for, train_on_rank
-
-
-def backward_of(loss):
-    """A closure: the loss after its backward pass."""
-
-    def closure():
-        found = loss()
-        found.backward()
-        return found
-
-    return closure
-
 
 OPTIMIZERS = {"muon": (Muon, 3e-3), "lion": (Lion, 1e-3), "normsgd": (NormSGD, 3e-2)}
 

@@ -36,11 +36,13 @@ def made_up(run: PlannedRow) -> dict[str, Any]:
     elif run.schedule.startswith(DEFAULT):
         loss -= 3.0 * AHEAD
         warmup, ended_by = run.cell.steps // 4, "loss"
-    cell = {"task": run.cell.task, "optimizer": run.cell.optimizer, "steps": run.cell.steps, "lr": run.cell.lr}
+    return row_of(run, loss) | {"first_loss": 6.0, "warmup_steps": warmup, "ended_by": ended_by}
+
+
+def row_of(run: PlannedRow, loss: float) -> dict[str, Any]:
     return {
-        "part": run.part, "cell": cell, "schedule": run.schedule, "seed": run.seed,
-        "val_loss": loss, "first_loss": 6.0, "diverged": False, "warmup_steps": warmup, "ended_by": ended_by,
-        "seconds": run.cell.steps / 100,
+        "part": run.part, "cell": vars(run.cell), "schedule": run.schedule, "seed": run.seed, "val_loss": loss,
+        "diverged": False, "seconds": run.cell.steps / 100,
     }  # fmt: skip
 
 

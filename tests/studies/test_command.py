@@ -74,16 +74,22 @@ def test_commands_on_pages_are_understood() -> None:
         command._parser().parse_args(shlex.split(line))
 
 
-def test_it_makes_the_missing_runs_stage_by_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made: list[int] = []
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many runs each stage has made, by the formula."""
+    counts: list[int] = []
 
     def make(planned: list[PlannedRow], path: Path, *_: object) -> None:
-        made.append(len(planned))
+        counts.append(len(planned))
         Rows([*Rows.load(path), *map(made_up, planned)]).save(path)
 
     monkeypatch.setattr(command, "make", make)
+    return counts
+
+
+def test_it_makes_the_missing_runs_stage_by_stage(
+    made: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "rows.jsonl"
     words = ["fresh", "--rows", str(path), "--out", str(tmp_path)]
     assert command.main(words) == 0
@@ -95,20 +101,16 @@ def test_it_makes_the_missing_runs_stage_by_stage(
 
 
 def test_one_setting_is_made_again_apart_and_compared(
-    study: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    made: list[int], study: Rows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "rows.jsonl"
     study.save(path)
     before = path.read_bytes()
-
-    def make(planned: list[PlannedRow], path: Path, *_: object) -> None:
-        Rows([*Rows.load(path), *map(made_up, planned)]).save(path)
-
-    monkeypatch.setattr(command, "make", make)
     name = cells(study)[0].name
     assert command.main(["warm-up", "--cell", name, "--rows", str(path), "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     count = len(Rows.load(tmp_path / "again.jsonl"))
+    assert count == sum(made)
     assert count > len(CELL_STAGES) * len(SEEDS.choice)
     assert f"{count} of {count} runs are equal to the bit" in said
     assert path.read_bytes() == before

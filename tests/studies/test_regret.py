@@ -64,12 +64,9 @@ def test_a_setting_in_which_nothing_is_learnt_says_nothing() -> None:
     assert judge(rows_of({**LOSSES, **dict.fromkeys(SETTING.hand_set, (None, None))}), SETTING) is None
 
 
-def test_a_missing_run_is_named() -> None:
+def test_a_missing_run_is_named_and_a_comparison_waits_for_all_seeds_of_the_test() -> None:
     with pytest.raises(LabError, match=r"has not been run under 'default' with the seeds \[1\]"):
         judge(rows_of({**LOSSES, DEFAULT: (0.8,)}), SETTING)
-
-
-def test_a_comparison_waits_for_all_seeds_of_the_test() -> None:
     found = judge(rows_of({**LOSSES, DEFAULT: (0.8, 1.6, 1.3)}), SETTING)
     assert found is not None
     assert found.behind is None

@@ -118,21 +118,21 @@ def test_the_least_value_is_an_offset():
 
 
 @settings(max_examples=40)
-@given(f=problems(), gap=gaps, seed=seeds)
-def test_gradient_is_the_derivative(f, gap, seed):
-    x = f.point(gap, generator(seed))
+@given(f=problems(), gap=gaps, seed=seeds, beta=st.floats(0, 1))
+def test_a_problem_has_its_gap_its_gradient_and_its_level_set_and_is_star_convex(f, gap, seed, beta):
+    g = generator(seed)
+    x = f.point(gap, g)
+    assert f.gap(x) == pytest.approx(gap, rel=1e-6)
+    assert max(f.distance(f.point(gap, g)) for _ in range(4)) <= f.level_radius(x) * (1 + 1e-9)
+    assert f.radius(x) == (f.distance(x) if isinstance(f.geometry, Frobenius) else f.level_radius(x))
     direction = torch.randn(x.shape, generator=generator(seed + 1), dtype=torch.float64)
     h = 1e-6 * float((x - f.x_star).norm() / direction.norm()) / (1 + gap) ** 0.5 / (1 + f.frequency)
     slope = (f.gap(x + h * direction) - f.gap(x - h * direction)) / (2 * h)
     scale = float(f.gradient(x).norm() * direction.norm())
     assert slope == pytest.approx(float((f.gradient(x) * direction).sum()), abs=1e-5 * scale)
     assert not f.gradient(f.x_star).any()
-
-
-@settings(max_examples=40)
-@given(f=problems(), gap=gaps, seed=seeds)
-def test_point_lies_at_the_gap(f, gap, seed):
-    assert f.gap(f.point(gap, generator(seed))) == pytest.approx(gap, rel=1e-6)
+    assert f.gap(beta * f.x_star + (1 - beta) * x) <= (1 - beta) * f.gap(x) * (1 + 1e-9)
+    assert f.gap(x) <= float((f.gradient(x) * (x - f.x_star)).sum()) * (1 + 1e-9)  # Corollary "star_convex_gradient"
 
 
 @pytest.mark.parametrize("gap", [1e-30, 1e-9, 1e9, 1e30])
@@ -147,14 +147,6 @@ def test_a_point_at_a_gap_of_any_size(gap):
 
 
 # The assumptions
-
-
-@settings(max_examples=40)
-@given(f=problems(), gap=gaps, seed=seeds, beta=st.floats(0, 1))
-def test_star_convex(f, gap, seed, beta):
-    x = f.point(gap, generator(seed))
-    assert f.gap(beta * f.x_star + (1 - beta) * x) <= (1 - beta) * f.gap(x) * (1 + 1e-9)
-    assert f.gap(x) <= float((f.gradient(x) * (x - f.x_star)).sum()) * (1 + 1e-9)  # Corollary "star_convex_gradient"
 
 
 def midpoint_excess(f, points, partners=4):
@@ -188,15 +180,6 @@ def test_constants_withstand_a_search_and_are_not_slack(name):
 @given(f=problems(), seed=seeds)
 def test_constants_hold_for_any_problem(f, seed):
     assert 0 < largest_smoothness_ratio(f, generator(seed), starts=1, climbs=40) <= 1 + 1e-9
-
-
-@settings(max_examples=40)
-@given(f=problems(), gap=gaps, seed=seeds)
-def test_level_sets_lie_within_their_radius(f, gap, seed):
-    g = generator(seed)
-    x0 = f.point(gap, g)
-    assert max(f.distance(f.point(gap, g)) for _ in range(4)) <= f.level_radius(x0) * (1 + 1e-9)
-    assert f.radius(x0) == (f.distance(x0) if isinstance(f.geometry, Frobenius) else f.level_radius(x0))
 
 
 @pytest.mark.parametrize("geometry", [Frobenius(2.0), Sign(0.5), Spectral(3.0)], ids=lambda g: type(g).__name__)

@@ -61,11 +61,16 @@ def run_theorem_3(family, x0, seed, steps=STEPS, factor=1.0):
 
 
 @settings(max_examples=40)
-@given(f=problems(), gap=gaps, seed=seeds)
-def test_theorem_1(f, gap, seed):
-    run = run_theorem_1(f, f.point(gap, generator(seed)))
+@given(f=problems(), gap=gaps, seed=seeds, share=st.floats(0.01, 0.99))
+def test_theorem_1_decay_only_and_constant_schedules(f, gap, seed, share):
+    x0 = f.point(gap, generator(seed))
+    run = run_theorem_1(f, x0)
     check_theorem_1(run)
     assert run.gaps[-1] < run.gaps[0]
+    D, level = f.radius(x0), f.level_radius(x0)
+    check_decay_only(descend(f, x0, lambda now: decay_only_rate(now, f.K, D, f.gap(x0)), STEPS))
+    constant = share * 2 * f.gap(x0) / (level * f.K(f.gap(x0)))
+    check_constant(descend(f, x0, lambda now: constant, STEPS), level)
 
 
 @settings(max_examples=40)
@@ -106,16 +111,6 @@ def test_polyak(f, gap, seed):
     assert np.all(squares[1:] <= squares[:-1] - run.rates**2 + 1e-9 * squares[0])
     least = np.minimum.accumulate(run.gaps[:-1])
     assert np.all(least <= 2 * run.D**2 / np.cumsum(1 / run.curvatures[:-1]) * (1 + 1e-9))
-
-
-@settings(max_examples=30)
-@given(f=problems(), gap=gaps, seed=seeds, share=st.floats(0.01, 0.99))
-def test_decay_only_and_constant_schedules(f, gap, seed, share):
-    x0 = f.point(gap, generator(seed))
-    D, level = f.radius(x0), f.level_radius(x0)
-    check_decay_only(descend(f, x0, lambda now: decay_only_rate(now, f.K, D, f.gap(x0)), STEPS))
-    constant = share * 2 * f.gap(x0) / (level * f.K(f.gap(x0)))
-    check_constant(descend(f, x0, lambda now: constant, STEPS), level)
 
 
 def test_a_run_from_the_minimum_stays_there_and_breaks_no_claim():

@@ -25,8 +25,7 @@ class Kept(WarmupTrainer):
 
 
 def make_trainer(folder: Path, optim: str | None = "muon", **options: Any) -> Kept:
-    args = for_transformers.make_args(folder, **options)
-    args.max_steps, args.save_strategy = 2, "no"
+    args = for_transformers.make_args(folder, **{"max_steps": 2, "save_strategy": "no"} | options)
     data = for_transformers.make_data(2 * for_transformers.BATCH)
     return Kept(
         args=args, model_init=for_transformers.make_model, optim=optim, train_dataset=data, eval_dataset=data[:4]

@@ -45,21 +45,12 @@ def make_data(count: int) -> list[dict[str, torch.Tensor]]:
 
 
 def make_args(folder: Path, accumulation: int = 1, **options: Any) -> TrainingArguments:
-    return TrainingArguments(
-        str(folder),
-        max_steps=STEPS,
-        per_device_train_batch_size=BATCH,
-        gradient_accumulation_steps=accumulation,
-        learning_rate=LR,
-        max_grad_norm=0.0,
-        logging_steps=1,
-        save_strategy="steps",
-        save_steps=2,
-        report_to="none",
-        use_cpu=True,
-        disable_tqdm=True,
-        **options,
-    )
+    usual: dict[str, Any] = {
+        "max_steps": STEPS, "per_device_train_batch_size": BATCH, "gradient_accumulation_steps": accumulation,
+        "learning_rate": LR, "max_grad_norm": 0.0, "logging_steps": 1, "save_strategy": "steps", "save_steps": 2,
+        "report_to": "none", "use_cpu": True, "disable_tqdm": True,
+    }  # fmt: skip
+    return TrainingArguments(str(folder), **usual | options)
 
 
 class InOrder:
@@ -119,8 +110,7 @@ def plain_loop(accumulation: int) -> tuple[LlamaForCausalLM, list[float], list[f
     return model, rates, losses
 
 
-@pytest.mark.parametrize("kind", [Mixed, CalledBack, attached])
-@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize(("kind", "accumulation"), [(Mixed, 1), (Mixed, 2), (CalledBack, 2), (attached, 2)])
 def test_the_rates_and_weights_are_a_plain_loops(
     kind: Callable[..., Trainer], accumulation: int, tmp_path: Path
 ) -> None:
@@ -232,8 +222,8 @@ def test_a_trained_language_model_warms_up_for_a_tenth(tmp_path: Path) -> None:
     model, data = make_model(), [{"input_ids": torch.arange(12), "labels": torch.arange(12)}] * 64
     lengths = []
     for lr in (0.02, 1e-4):
-        args = TrainingArguments(str(tmp_path), max_steps=40, learning_rate=lr, report_to="none", use_cpu=True,
-                                 disable_tqdm=True, save_strategy="no")  # fmt: skip
+        options = {"max_steps": 40, "per_device_train_batch_size": 8, "max_grad_norm": 1.0, "save_strategy": "no"}
+        args = make_args(tmp_path, learning_rate=lr, **options)
         trainer = WarmupTrainer(model, args, optim="muon", train_dataset=data)
         trainer.train()
         lengths.append(trainer.lr_scheduler.warmup_steps)

@@ -9,6 +9,8 @@ from studies.plans.warm_up import Stage, missing
 from studies.rows import Cell, PlannedRow, Rows
 from studies.runs import run_of
 
+from ..conftest import row_of
+
 STUDIES = {
     "horizon": horizon.STAGES, "fine-tuning": transfer.FINE_TUNING_STAGES, "fresh": transfer.FRESH_STAGES,
 }  # fmt: skip
@@ -16,12 +18,7 @@ STUDIES = {
 
 def made(planned: PlannedRow) -> dict[str, object]:
     """A made-up result: a rate near 0.01 is the best, and so is 10 % from a tenth of the peak."""
-    cell = planned.cell
-    loss = 3.0 + abs(cell.lr - 0.0101) + (planned.schedule != "tenth 0.1")
-    return {
-        "part": planned.part, "cell": {"task": cell.task, "optimizer": cell.optimizer, "steps": cell.steps,
-        "lr": cell.lr}, "schedule": planned.schedule, "seed": planned.seed, "val_loss": loss, "diverged": False,
-    }  # fmt: skip
+    return row_of(planned, 3.0 + abs(planned.cell.lr - 0.0101) + (planned.schedule != "tenth 0.1"))
 
 
 def whole(stages: Mapping[str, Stage]) -> tuple[Rows, int]:

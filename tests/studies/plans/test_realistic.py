@@ -9,17 +9,15 @@ from studies.plans.warm_up import missing
 from studies.rows import PlannedRow, Rows
 from studies.runs import run_of
 
+from ..conftest import row_of
+
 
 def made(planned: PlannedRow) -> dict[str, object]:
     """The longer the warm-up, the higher the best rate."""
     cell, share = planned.cell, 0.0 if planned.schedule == "default" else float(planned.schedule.split()[1])
     grid = realistic.RATES[cell.optimizer]
     best = grid[2 if share < 0.2 else 3]
-    loss = 2.0 + abs(grid.index(cell.lr) - grid.index(best)) + share
-    return {
-        "part": planned.part, "cell": vars(cell), "schedule": planned.schedule, "seed": planned.seed,
-        "val_loss": loss, "diverged": False,
-    }  # fmt: skip
+    return row_of(planned, 2.0 + abs(grid.index(cell.lr) - grid.index(best)) + share)
 
 
 def test_each_length_is_tested_at_the_rate_that_is_best_for_it() -> None:

@@ -28,7 +28,9 @@ def result(task: str, folder: Path, steps: int = 60, lr: float = 3e-3) -> dict[s
 @pytest.mark.parametrize("task", RATES)
 def test_a_fresh_task_learns(task: str, tmp_path: Path) -> None:
     before = result(task, tmp_path / "before", 1, 1e-9)["val_loss"]
-    assert result(task, tmp_path / "after", lr=RATES[task])["val_loss"] < 0.9 * before
+    after = result(task, tmp_path / "after", lr=RATES[task])
+    assert not after["diverged"]  # a policy gradient may have either sign
+    assert after["val_loss"] < 0.9 * before
 
 
 @pytest.mark.parametrize("task", [*RATES])
@@ -39,12 +41,6 @@ def test_a_step_draws_the_same_whatever_was_drawn_before(task: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first, draw(3, 7), strict=True))
     assert not torch.equal(first[0], other[0])
     assert not torch.equal(first[0], draw(4, 7)[0])
-
-
-def test_a_policy_gradient_may_have_either_sign_and_has_not_diverged(tmp_path: Path) -> None:
-    found = result("policy", tmp_path)
-    assert not found["diverged"]
-    assert 0 < found["val_loss"] < 1
 
 
 @pytest.mark.long

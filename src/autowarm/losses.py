@@ -95,39 +95,6 @@ class Observation(NamedTuple):
         return self._replace(loss=self.loss.clone()) if isinstance(self.loss, Tensor) else self
 
 
-class Order:
-    """Refuses the backward pass of a loss after the step that took it, from the first step on.
-
-    If weights were restored in between, it would fail, or take gradients at weights that are gone. That it has not run
-    yet cannot be asked in advance: of an update that a GradScaler skipped, gradients may be gone as well.
-
-    Args:
-        matters: whether weights may be restored.
-    """
-
-    def __init__(self, matters: bool) -> None:
-        self.matters = matters
-        self._watched = self._stepped = False
-
-    def observed(self, loss: Tensor | float | None) -> None:
-        """Watch this loss's backward pass, if it has one; the first update's losses tell the order of all."""
-        if self.matters and not self._stepped and isinstance(loss, Tensor) and loss.requires_grad:
-            self._watched = True
-            loss.register_hook(self._refuse)
-
-    def taken(self, loss: Tensor | float | None) -> None:
-        """A step takes the losses so far, and this one."""
-        self.observed(loss)
-        self._stepped = self._watched
-
-    def _refuse(self, _: Tensor) -> None:
-        if self._stepped:
-            raise RuntimeError(
-                "step() was called before loss.backward(), and may restore weights in between, with recover=True or a "
-                "SpikeGuard: call step(loss) after loss.backward(), before or after optimizer.step()"
-            )
-
-
 class Ranks:
     """The ranks that share a run, and the settings that they must agree on.
 

@@ -6,9 +6,7 @@
 import math
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,34 +15,28 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..frames import frames_of_ours
 from ..geometry import Geometry
-from ..losses import Losses, Order, Ranks
+from ..losses import Losses, Ranks
 from ..modes import in_normal_mode
 from ..optim import LMO, Together
 from ..optim.known import geometry_of
 from ..optim.wrapped import hook, hook_once_compiled, inside, unwrapped
 from ..pretrained import FirstLook
 from . import core
-from .alarms import FIRST, Alarms
-from .arguments import Calibrated, checked, plain_words
-from .calibration import SIGMA_F2
-from .checks import check_horizon, clean
-from .clock import UpdateClock
+from .alarms import FIRST, MOST_IDLE, Alarms
+from .arguments import checked, plain_words
+from .calibration import SIGMA_F2, Calibrated
+from .clock import UpdateClock, only_makes_state
 from .groups import GroupRates
-from .profile import Profile
-from .recovery import Guard, Recovery
-from .report import metrics, one_line, plot_plan, plot_profile
+from .plan import check_horizon, clean
+from .recovery import Guard, Order
+from .report import Report
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape
 from .state import numbers_of, opened, resumed, sealed
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from ..smoothness import Point, Probe
 
 _COMPOSERS = "torch.optim.lr_scheduler"  # whose schedulers step others, side by side or in turn
 
 
-class AdaptiveWarmup(LRScheduler):
+class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are floats here
     """Warm up until the loss or a time limit ends the warm-up, then decay. There is no ``warmup_steps``.
 
     During warm-up the rate is the larger of two: the paper's η(Δ) at the averaged loss (see `Profile`), and a ramp in
@@ -121,9 +113,6 @@ class AdaptiveWarmup(LRScheduler):
         ('decay', True)
     """
 
-    base_lrs: list[float]  # type: ignore[assignment]
-    """The groups' peak rates."""
-
     load_warning: str | None = None
     """What the last `load_state_dict` warned about, for trainers that suppress warnings while they load."""
 
@@ -167,7 +156,6 @@ class AdaptiveWarmup(LRScheduler):
         self._guard = Guard(recover is True, model, self._length) if recover else None
         self._alarms = Alarms(max_nonfinite)
         self._composed = False  # whether another scheduler of PyTorch's stepped this one
-        self._probe: Probe | None = None
         LRScheduler.__init__(self, inner)
         self._agree()
         self._watch()
@@ -242,13 +230,11 @@ class AdaptiveWarmup(LRScheduler):
                 state = self._recover(self._guard, state, at, seen)
         self._state = state
         self._step_count += 1
-        if self._clock.pretended:
-            self._groups.accept()  # a loop may skip a batch by rates of 0
-        if made is not None or arrived or self._clock.pretended:
+        if made is not None or arrived:
             self.last_epoch = updates
             self._write()
-        elif not arrived:
-            self._alarms.idle(self._clock)
+        elif self._clock.idle >= MOST_IDLE:
+            self._alarms.warn("idle", calls=self._clock.idle, optimizer=type(self.optimizer).__name__)
         due = state.failures > before.failures or state.updates + 1 >= (state.total_steps or math.inf)
         if due or (before.ended_by is None and (updates <= FIRST or before.opening or loss is None)):
             self._check(before, arrived)
@@ -275,7 +261,7 @@ class AdaptiveWarmup(LRScheduler):
                 alarms.losses(loss, before, state, self._plan)
         if state.failures > before.failures:
             alarms.nonfinite(state, self.optimizer, self._guard is not None)
-        alarms.horizon(self._plan, state, self._clock.ahead)
+        alarms.horizon(state, self._clock.ahead)
 
     # PyTorch's hooks for schedulers, so that SequentialLR, ChainedScheduler and trainers that only call step() work.
 
@@ -302,10 +288,6 @@ class AdaptiveWarmup(LRScheduler):
     @property
     def _length(self) -> int:
         return self._state.planned_steps or core.OPEN_HORIZON
-
-    @property
-    def _peak(self) -> float:
-        return next((lr for lr in self.base_lrs if lr > 0), 0.0)
 
     def _write(self) -> None:
         share = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
@@ -359,7 +341,7 @@ class AdaptiveWarmup(LRScheduler):
             self._write()
             if self._guard is not None:
                 self._guard.keep_added(self.optimizer)
-        self._clock.pretended = self._groups.are_put_out()
+        self._clock.pretended = only_makes_state(self.optimizer)
         if torch.compiler.is_compiling() or self._clock.pretended:
             return
         if not (self._composed or self.last_epoch < 0):
@@ -372,114 +354,6 @@ class AdaptiveWarmup(LRScheduler):
         """Look, before the first update, for signs that they were trained before."""
         if self._state.trained is None and not (self.last_epoch or self._clock.made or self._clock.pretended):
             self._look.take(self.optimizer, self.process_group)
-
-    # What users read. On an accelerator all of it is four updates old, so that nothing waits.
-
-    @property
-    def total_steps(self) -> int | None:
-        """T as given, or as set by `extend` or `decay_now`; None if the end is open."""
-        return self._state.total_steps
-
-    @property
-    def phase(self) -> str:
-        """The current phase: "warmup" or "decay"."""
-        return "warmup" if self._state.ended_by is None else "decay"
-
-    @property
-    def ended_by(self) -> str | None:
-        """What ended the warm-up: "loss" (it fell below f* + Δ'), "clock", "decay_now" or "alarm"; None until then."""
-        return self._state.ended_by
-
-    @property
-    def warmup_steps(self) -> int:
-        """The number of updates made at the rates of the latest warm-up, so far or in total."""
-        return self._state.warmup_steps if self.ended_by else self.last_epoch - self._state.origin
-
-    @property
-    def profile(self) -> Profile | None:
-        """The profile η(Δ) of the first group; None before the first finite loss."""
-        gap0, peak_gap = self._state.gap0, self._state.peak_gap
-        return None if gap0 is None or peak_gap is None else Profile(self._peak, self._plan.div, gap0, peak_gap)
-
-    @property
-    def target_loss(self) -> float | None:
-        """f*, as given or derived from f(x0), then None before the first finite loss."""
-        return self._state.target_loss
-
-    @property
-    def trained(self) -> bool | None:
-        """Whether the weights count as trained before the run; None before the first update."""
-        return None if self._state.trained is None else self._state.short
-
-    @property
-    def recoveries(self) -> list[Recovery]:
-        """What happened at each alarm of ``recover``, in order; see docs/recovery.md."""
-        return [] if self._guard is None else list(self._guard.recoveries)
-
-    def metrics(self) -> dict[str, float | int | str]:
-        """The schedule's state for a logger: a flat dictionary of plain numbers and text.
-
-        Returns:
-            ``phase``, ``loss`` (smoothed, and not updated after warm-up), ``gap`` (loss − f*), ``target_loss`` (f*),
-            ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate), ``warmup_steps`` (so far),
-            ``warmup_end`` (the update at which warm-up ended or is estimated to end, if log Δ keeps falling at its mean
-            pace so far), ``ended_by``, ``trained`` (1 if the weights were trained before, else 0), ``recoveries``
-            (how many, with ``recover``). Values that are not known yet are left out.
-
-        Example:
-            >>> import torch
-            >>> from autowarm import AdaptiveWarmup, Lion
-            >>> AdaptiveWarmup(Lion(torch.nn.Linear(4, 4).parameters(), lr=0.01), total_steps=100).metrics()
-            {'phase': 'warmup', 'share': 0.1, 'lr': 0.001, 'warmup_steps': 0, 'warmup_end': 50}
-        """
-        counted = {} if self._guard is None else {"recoveries": len(self._guard.recoveries)}
-        return metrics(self._state, self._first_rate()) | counted
-
-    def __repr__(self) -> str:
-        """The content of `metrics` in one line."""
-        return one_line(self._state, self._first_rate())
-
-    def _first_rate(self) -> float:
-        rate = self.optimizer.param_groups[0]["lr"]
-        return self._groups.rates[0].written if isinstance(rate, Tensor) else float(rate)  # a tensor may be on a device
-
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Plot η(Δ) against the loss, and mark Δ' and the current rate.
-
-        Where there is no profile, as before the first loss, plot the rates that time alone will set: ramp and decay.
-
-        Args:
-            ax: matplotlib axes to draw on; None makes new ones.
-
-        Raises:
-            ImportError: matplotlib is not installed.
-        """
-        if self.profile is None:
-            return plot_plan(self._plan, self._state, self._peak, ax)
-        return plot_profile(self.profile, self._state.fstar, self._state.share * self._peak, ax)
-
-    def probe(self, closure: Callable[[], Tensor], model: nn.Module) -> AbstractContextManager[Tensor]:
-        """Measure, at this update, the curvature along the step and the rate η⋆ that would have been best.
-
-        Write ``with sched.probe(closure, model) as loss: optimizer.step()`` in place of the forward and backward pass.
-        The measurement does not affect the rates or the training, and costs one more forward and backward pass.
-        `autowarm.smoothness.Probe` explains it and has an example; `points` holds the results.
-
-        Args:
-            closure: runs forward and backward on the current mini-batch and returns the loss.
-            model: the model being trained.
-        """
-        from ..smoothness import Probe
-
-        if self._probe is None or self._probe.model is not model:
-            self._probe = Probe(model, self.optimizer, process_group=self.process_group)
-        self._probe.step = self.last_epoch
-        return self._probe(closure)
-
-    @property
-    def points(self) -> "list[Point]":
-        """The measurements made with `probe`, in order."""
-        return [] if self._probe is None else self._probe.points
 
     # What users change during the run.
 
@@ -635,7 +509,7 @@ class AdaptiveWarmup(LRScheduler):
         content = opened("AdaptiveWarmup", state_dict)
         self._groups.adopt(self.base_lrs)
         groups = len(content["base_lrs"]), len(self.optimizer.param_groups)
-        plan, state, warning = resumed(content, self._settings, self._plan, groups, kappa_counted=self._kappa_counted)
+        plan, state, warning = resumed(content, self._settings, self._plan, groups, self._kappa_counted)
         self._plan, self._state = plan, state
         if isinstance(plan.peak_gap, Calibrated):
             self._settings["kappa"] = plan.peak_gap.kappa

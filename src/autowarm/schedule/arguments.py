@@ -5,17 +5,17 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from torch.optim import Optimizer
 
-from ..geometry import Geometry, resolve
+from ..geometry import resolve
 from ..optim.known import kappa_of, warn_of_own_rates
 from ..optim.wrapped import unwrapped
-from .calibration import SIGMA_F2, calibrate
-from .checks import check_horizon, clean
-from .core import Plan
+from .calibration import SIGMA_F2, Calibrated
 from .groups import first_peak
+from .plan import Plan, check_horizon, clean
+from .recovery import check_recover
 from .shapes import Shape, decay_shape, name_of, warmup_shape
 
 Init = TypeVar("Init", bound=Callable[..., None])
@@ -27,39 +27,19 @@ _HABITS = {
     "peak": "autowarm.find_rate, before the run? rewarm(peak=) changes the peak rate in it",
     **dict.fromkeys(("epoch", "last_epoch", "epochs"), "total_steps, in updates; a state resumes by load_state_dict"),
 }  # fmt: skip
-
-
 _NUMBERS = {field.name for field in fields(Plan)} - {"warmup", "decay", "trained"}
-
-
-class Calibrated(NamedTuple):
-    """Δ' as a function of Δ0, as the paper calibrates it."""
-
-    kappa: float
-    sigma_f2: float
-    div: float
-    target: tuple[Shape, Shape]
-
-    def __call__(self, gap0: float) -> float:
-        return calibrate(
-            gap0, lr=1.0, div=self.div, kappa=self.kappa, sigma_f2=self.sigma_f2, target=self.target
-        ).peak_gap
-
-
-class Arguments(NamedTuple):
-    """A scheduler's arguments, checked."""
-
-    optimizer: Optimizer  # the one inside a trainer's wrapper, which has no step hooks of its own
-    settings: dict[str, Any]  # what ranks must share, and a resumed run with the saved one, in plain numbers and text
-    plan: Plan  # what the rule follows
-    kappa_counted: bool  # whether κ was computed from the optimizer's tensors
-    max_nonfinite: int | None  # how many non-finite losses in a row raise an error; None for never
 
 
 def checked(
     optimizer: Any, *, geometry: Any, warmup: Any, decay: Any, trained: Any, recover: Any, **given: Any
-) -> Arguments:
-    """Check what `AdaptiveWarmup` was given; it says which errors that may raise."""
+) -> tuple[Optimizer, dict[str, Any], Plan, bool, int | None]:
+    """Check what `AdaptiveWarmup` was given; it says which errors that may raise.
+
+    Returns:
+        The optimizer inside a trainer's wrapper, which has no step hooks of its own; the settings that ranks must
+        share, and a resumed run with the saved one, as plain numbers and text; the plan; whether κ was computed from
+        the optimizer's tensors; ``max_nonfinite``.
+    """
     if not isinstance(inner := unwrapped(optimizer), Optimizer):
         swapped = ": the optimizer comes first, then total_steps" if isinstance(given["total_steps"], Optimizer) else ""
         raise TypeError(f"the first argument is the optimizer, got a {type(inner).__name__}{swapped}")
@@ -72,18 +52,14 @@ def checked(
     numbers = clean(**given)
     geometry, counted = None if geometry is None else resolve(geometry), False
     if geometry is not None and numbers["kappa"] is None and numbers["peak_gap"] is None:
-        numbers["kappa"], counted = _kappa(inner, geometry), True
-    settings = {
-        "optimizer": type(inner).__name__,
-        "geometry": None if geometry is None else repr(geometry),
-        "warmup": name_of(warmup),
-        "decay": name_of(decay),
-        "trained": trained,
-        "recover": recover,
-        **numbers,
-    }
+        try:
+            numbers["kappa"], counted = kappa_of(inner, geometry), True
+        except ValueError as error:
+            raise ValueError(f"{error}. Without geometry=, AdaptiveWarmup (not its paper()) needs no κ") from None
+    names = {"optimizer": type(inner).__name__, "geometry": None if geometry is None else repr(geometry)}
+    names |= {"warmup": name_of(warmup), "decay": name_of(decay)}
     plan = plan_of(warmup=warmup, decay=decay, trained=trained, **numbers)
-    return Arguments(inner, settings, plan, counted, max_nonfinite)
+    return inner, names | {"trained": trained, "recover": recover} | numbers, plan, counted, max_nonfinite
 
 
 def plan_of(
@@ -117,27 +93,6 @@ def plan_of(
     if cleaned.get("peak_gap") is None and kappa is not None:
         cleaned["peak_gap"] = Calibrated(kappa, sigma_f2, cleaned.get("div", Plan.div), shapes)
     return Plan(warmup=shapes[0], decay=shapes[1], trained=trained, **cleaned)
-
-
-def check_recover(recover: Any, optimizer: Optimizer) -> None:
-    """Raise ValueError if ``recover`` is unknown, or the optimizer's updates may be replays of a captured graph."""
-    if not (isinstance(recover, bool) or recover == "warn"):
-        raise ValueError(f'recover must be True, False, or "warn" to warn only, got {recover!r}')
-    if recover is True and any(group.get("capturable") for group in optimizer.param_groups):
-        raise ValueError(
-            "recover=True restores weights between updates, which the replays of a captured graph (capturable=True) do "
-            'not see: use recover="warn", or an optimizer that is not captured'
-        )
-
-
-def _kappa(optimizer: Optimizer, geometry: Geometry) -> float:
-    try:
-        return kappa_of(optimizer, geometry)
-    except ValueError as error:
-        raise ValueError(
-            f"{error}. By default, AdaptiveWarmup needs no κ: leave out geometry=, and use it instead of "
-            "AdaptiveWarmup.paper"
-        ) from None
 
 
 def plain_words(init: Init) -> Init:

@@ -17,11 +17,10 @@ Without a ramp and without averaging this is the paper's Algorithm 1, line by li
 
 import math
 import statistics
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from .shapes import DECAYS, Shape, cosine, linear
+from .plan import Plan as Plan
+from .shapes import DECAYS, Shape
 
 # The length that shares of the run refer to if its end is open. Half of it, the longest warm-up, is 2/(1 − β2) updates
 # for Adam's β2 of 0.999: twice the memory of its second moments.
@@ -42,23 +41,6 @@ EMPTY = 1e-3  # of f(x0); lower losses are of batches without a label, and no ev
 TRAINED = 0.75
 LEAST_GAP, MOST_GAP = 1e-100, 1e100  # whose squares neither underflow nor overflow; outside there is no profile
 LEAST_SHARE = 1e-30  # η(Δ) is positive for every Δ, but underflows for a loss of 10³⁰⁸
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A schedule's settings, as `AdaptiveWarmup` describes them."""
-
-    total_steps: int | None
-    div: float = 10.0
-    target_loss: float | None = None
-    peak_gap: float | Callable[[float], float] | None = None  # Δ', or a function of Δ0 that calibrates it
-    warmup: Shape = linear
-    decay: Shape = cosine
-    final_ratio: float = 0.0
-    max_warmup: float | int | Literal["auto"] | None = "auto"
-    trained: bool | None = None
-    chance_loss: float | None = None
-    smoothing: float = 0.05
 
 
 class Rise(NamedTuple):
@@ -182,6 +164,16 @@ def _decay_share(plan: Plan, state: State, updates: int) -> float:
     if state.bound is not None and updates < state.bound.end:
         share = min(share, rise_share(state.bound, updates, plan.warmup))
     return share
+
+
+def steady_share(plan: Plan, state: State) -> float:
+    """The share of groups without a warm-up: 1 until the decay, in which they fall while the others fall from `cut`."""
+    if state.ended_by is None:
+        return 1.0
+    if state.cut == 1.0:
+        return state.share
+    end = min(plan.final_ratio, state.cut)
+    return state.share / state.cut if end == state.cut else end + (1.0 - end) * (state.share - end) / (state.cut - end)
 
 
 def _open(plan: Plan, state: State, loss: float) -> State:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from ..modes import in_normal_mode
 from ..optim.wrapped import hook, inside
 from ..rate.find import set_rate
-from .core import Plan, State
+from .core import Plan, State, steady_share
 
 OUTSIDE = 3  # updates in a row whose rates others have set, before a warning
 
@@ -22,21 +22,9 @@ def first_peak(optimizer: Optimizer) -> float:
     given = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
     peaks = [math.nan if lr is None else float(lr) for lr in given]  # Adafactor may have none
     if not all(lr >= 0 and math.isfinite(lr) for lr in peaks) or not any(peaks):
-        raise ValueError(
-            f"every group's lr must be finite and not negative, and one positive, got {peaks}: the lr of the optimizer "
-            "is the peak rate that the schedule rises to"
-        )
+        need = "every group's lr must be finite and not negative, and one positive"
+        raise ValueError(f"{need}, got {peaks}: the lr of the optimizer is the peak rate that the schedule rises to")
     return next(lr for lr in peaks if lr > 0)
-
-
-def steady_share(plan: Plan, state: State) -> float:
-    """The share of groups without a warm-up: 1 until the decay, in which they fall while the others fall from `cut`."""
-    if state.ended_by is None:
-        return 1.0
-    if state.cut == 1.0:
-        return state.share
-    end = min(plan.final_ratio, state.cut)
-    return state.share / state.cut if end == state.cut else end + (1.0 - end) * (state.share - end) / (state.cut - end)
 
 
 @dataclass
@@ -62,12 +50,10 @@ class GroupRates:
 
     A tensor rate is filled in place. Its version counter tells whether it has changed, and only then it is read.
 
-    Attributes:
-        others: what the last `write` found of others, if anything: for how many updates in a row they have set a rate,
-            the one that is highest beside what had been written, and that.
     """
 
     others: tuple[int, float, float] | None = None
+    """What the last `write` found of others: for how many updates in a row, the highest rate beside ours, and ours."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.rates: list[_Rate] = []
@@ -84,8 +70,7 @@ class GroupRates:
         self.__dict__.update(state)
         self._register()
         for i, group in enumerate(self._optimizer.param_groups):  # the copied optimizer has other tensors
-            same = _close(float(group["lr"]), self.rates[i].written)
-            self._note(i, group["lr"] if same else None)
+            self._tensors[i] = _noted(group["lr"] if _close(float(group["lr"]), self.rates[i].written) else None)
 
     @in_normal_mode
     def accept(self, *_: Any) -> None:
@@ -94,7 +79,7 @@ class GroupRates:
             if isinstance(group["lr"], Tensor) and group["lr"].is_inference():
                 group["lr"] = group["lr"].clone()
             own.written = float(group["lr"])
-            self._note(i, group["lr"])
+            self._tensors[i] = _noted(group["lr"])
 
     @in_normal_mode
     def adopt(self, peaks: list[float]) -> bool:
@@ -140,44 +125,37 @@ class GroupRates:
             for one in (self._optimizer, *inside(self._optimizer)):
                 if isinstance(given := one.defaults.get("lr"), Tensor) and given is rate:
                     one.defaults["lr"] = given.clone()
-        start: Any = rate.clone() if isinstance(rate, Tensor) else rate
-        peak = float(group.setdefault("initial_lr", start))
+        peak = float(group.setdefault("initial_lr", rate.clone() if isinstance(rate, Tensor) else rate))
         if len(peaks) < len(self._optimizer.param_groups):
             peaks.insert(i, peak)
         self.rates.insert(i, _Rate(warms, float(scale), aim=float(rate), written=float(rate)))
-        self._tensors.insert(i, (None, 0))
-        self._note(i, rate)
+        self._tensors.insert(i, _noted(rate))
 
     def write(self, peaks: Sequence[float], plan: Plan, state: State, composed: bool = False) -> list[float]:
-        """Set every group's rate, and return the rates.
-
-        Args:
-            peaks: by group.
-            composed: whether a PyTorch scheduler steps ours beside others, whose changes multiply.
-        """
-        share, written = state.share, []
+        """Set every group's rate, and return the rates. If PyTorch has ``composed`` others with ours, they multiply."""
         self.others = None
+        if not any(isinstance(group["lr"], Tensor) or group["lr"] for group in self._optimizer.param_groups):
+            self.accept()  # a loop may skip a batch by rates of 0, which are no factor
         for i, (group, own) in enumerate(zip(self._optimizer.param_groups, self.rates, strict=True)):
             rate = group["lr"]
-            if isinstance(rate, Tensor):
-                tensor, version = self._tensors[i]
-                changed = tensor is not rate or version != rate._version
-                changed = changed and not _close(float(rate), own.written)
-            else:
+            tensor, version = self._tensors[i]
+            if not isinstance(rate, Tensor):
                 changed = rate != own.written
+            else:
+                same = tensor is rate and version == rate._version
+                changed = not (same or _close(float(rate), own.written))
             if changed:
                 self._follow(own, float(rate), i, composed)
             elif own.row:
                 own.row, own.before = 0, own.factor
-            own.aim = aim = peaks[i] * own.scale * (share if own.warms else steady_share(plan, state))
+            own.aim = aim = peaks[i] * own.scale * (state.share if own.warms else steady_share(plan, state))
             own.written = aim * own.factor
             if isinstance(rate, Tensor):
                 rate.fill_(own.written)
                 self._tensors[i] = rate, rate._version
             else:
                 group["lr"] = own.written
-            written.append(own.written)
-        return written
+        return [own.written for own in self.rates]
 
     def _follow(self, own: _Rate, rate: float, i: int, composed: bool) -> None:
         """Make a factor of a rate that others have changed."""
@@ -196,23 +174,6 @@ class GroupRates:
         if own.row and (self.others is None or change > self.others[1] / self.others[2]):
             self.others = own.row, rate, own.written
 
-    def _note(self, i: int, rate: Any) -> None:
-        self._tensors[i] = (rate, rate._version) if isinstance(rate, Tensor) else (None, 0)
-
-    def are_put_out(self) -> bool:
-        """Whether someone has set all rates to 0 for a step that is no update.
-
-        PyTorch's `torch.distributed.checkpoint.state_dict` makes such a step to create an optimizer's state. It puts a
-        new tensor in the place of a tensor rate, so the device need not be asked.
-        """
-        for group, (tensor, _) in zip(self._optimizer.param_groups, self._tensors, strict=False):
-            rate = group["lr"]
-            if isinstance(rate, Tensor) and (rate is tensor or rate.device.type != "cpu"):
-                return False
-            if rate != 0:
-                return False
-        return any(own.written > 0 for own in self.rates)
-
     def forget(self) -> None:
         """Forget what others have made of the rates."""
         for own in self.rates:
@@ -228,9 +189,12 @@ class GroupRates:
         for i, (group, row) in enumerate(zip(self._optimizer.param_groups, saved, strict=False)):
             self.rates[i] = _Rate(**{name: x for name, x in row.items() if name != "now"})
             set_rate(group, row["now"])
-            self._tensors[i] = (None, 0)
-            if row["now"] == row["written"]:
-                self._note(i, group["lr"])
+            self._tensors[i] = _noted(group["lr"] if row["now"] == row["written"] else None)
+
+
+def _noted(rate: Any) -> tuple[Tensor | None, int]:
+    """A tensor rate and its version; of any other rate nothing needs to be remembered."""
+    return (rate, rate._version) if isinstance(rate, Tensor) else (None, 0)
 
 
 def _close(one: float, other: float) -> bool:

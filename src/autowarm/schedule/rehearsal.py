@@ -6,7 +6,7 @@ from typing import Any
 from . import core
 from .alarms import Alarms
 from .arguments import plan_of
-from .checks import clean
+from .plan import clean
 
 
 class Rehearsal:
@@ -34,12 +34,8 @@ class Rehearsal:
         if before.ended_by is None:
             alarms.losses(loss, before, state, self.plan)
         if not math.isfinite(loss):
-            alarms.warn(
-                "nonfinite",
-                f"the loss was NaN or infinite at update {state.updates}: the schedule ignores it but counts the "
-                "update (said once)",
-            )
+            alarms.warn("nonfinite", updates=state.updates)
             if alarms.max_nonfinite is not None and state.failures >= alarms.max_nonfinite:
                 raise RuntimeError(f"the loss was not finite {state.failures} times in a row")
         if state.updates == state.total_steps:
-            alarms.horizon(self.plan, state, ahead=False)
+            alarms.horizon(state, ahead=False)

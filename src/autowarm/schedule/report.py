@@ -1,108 +1,196 @@
-"""Reports the state of a schedule: numbers for a logger, a line of text, a plot."""
+"""What a schedule says of itself: its state as attributes, numbers for a logger, a line of text, a plot."""
 
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ..plotting import axes_or_new
 from . import core
+from .groups import GroupRates
 from .profile import Profile
+from .recovery import Guard, Recovery
 
 if TYPE_CHECKING:
+    import torch
     from matplotlib.axes import Axes
 
-
-def metrics(state: core.State, lr: float) -> dict[str, float | int | str]:
-    """The dictionary that `AdaptiveWarmup.metrics` describes."""
-    known = None not in (state.average, state.target_loss)
-    found: dict[str, float | int | str | None] = {
-        "phase": "warmup" if state.ended_by is None else "decay",
-        "loss": state.average,
-        "gap": state.average - state.fstar if known and state.average is not None else None,
-        "target_loss": state.target_loss,
-        "peak_gap": state.peak_gap,
-        "share": state.share,
-        "lr": lr,
-        "warmup_steps": state.updates - state.origin if state.ended_by is None else state.warmup_steps,
-        "warmup_end": forecast(state),
-        "ended_by": state.ended_by,
-        "trained": None if state.trained is None else int(state.short),
-    }
-    return {name: value for name, value in found.items() if value is not None}
+    from ..smoothness import Point, Probe
 
 
-def forecast(state: core.State) -> int | None:
-    """The update at which warm-up ended, or an estimate of when it will; None if nothing bounds it.
-
-    The estimate assumes that log Δ keeps falling at its mean pace so far, and is never later than the ramp's end. In
-    the first losses there is no pace yet.
+class Report:
+    """The part of `AdaptiveWarmup` that users read and that changes nothing. On an accelerator it is four updates old,
+    so that nothing waits.
     """
-    if state.ended_by is not None:
-        return state.origin + state.warmup_steps
-    latest = math.inf if state.ramp is None else state.ramp.end
-    made = state.updates - state.origin
-    if state.average is not None and state.gap0 is not None and state.peak_gap is not None and not state.opening:
-        gap = state.average - state.fstar
-        if made > 0 and state.peak_gap <= gap < state.gap0:
-            pace = math.log(state.gap0 / gap) / made
-            latest = min(latest, state.origin + math.log(state.gap0 / state.peak_gap) / pace)
-    return None if latest > 1e15 else max(state.updates, math.ceil(latest))
 
+    optimizer: Optimizer
+    process_group: "torch.distributed.ProcessGroup | None"
+    last_epoch: int
+    base_lrs: list[float]
+    """The groups' peak rates."""
 
-def one_line(state: core.State, lr: float) -> str:
-    """The text of the scheduler's ``repr``."""
-    total = "an open run" if state.total_steps is None else state.total_steps
-    words = [f"{'decay' if state.ended_by else 'warmup'}, update {state.updates} of {total}"]
-    if state.short:
-        words.append("trained weights")
-    words.append(f"lr {lr:.3g} ({state.share:.3g} of the peak)")
-    if state.ended_by is not None:
-        at = "" if state.average is None else f" at a loss of {state.average:.4g}"
-        words.append(f"warm-up took {state.warmup_steps} updates, ended by {state.ended_by}{at}")
-    elif state.average is None:
-        words.append("no loss yet")
-    elif state.gap0 is None or state.peak_gap is None:
-        words.append(f"loss {state.average:.4g}, from which no f* can be derived")
-    else:
-        ends = state.fstar + state.peak_gap
-        words.append(f"loss {state.average:.4g}, f* = {state.fstar:.4g}; warm-up ends at {ends:.4g}")
-    if state.ended_by is None and state.ramp is not None and state.ramp.end > state.updates:
-        expected = None if state.opening or state.average is None else forecast(state)
-        guess = "" if expected is None or expected >= state.ramp.end else f", by an estimate around {expected}"
-        words.append(f"by update {math.ceil(state.ramp.end)} at the latest{guess}")
-    return f"AdaptiveWarmup({'; '.join(words)})"
+    _plan: core.Plan
+    _state: core.State
+    _groups: GroupRates
+    _guard: Guard | None
+    _probe: "Probe | None" = None
 
+    @property
+    def total_steps(self) -> int | None:
+        """T as given, or as set by `extend` or `decay_now`; None if the end is open."""
+        return self._state.total_steps
 
-def plot_profile(profile: Profile, target_loss: float, rate: float, ax: "Axes | None") -> "Axes":
-    """Plot η against the loss f* + Δ, from f(x0) on the left to f* on the right, and mark the current rate."""
-    ax = axes_or_new(ax, 5.5, 3.2)
-    gaps = np.linspace(0.0, profile.gap0, 500)[1:]
-    ax.plot(target_loss + gaps, profile(gaps), label="η(Δ)")
-    switch = target_loss + profile.peak_gap
-    ax.axvline(switch, linestyle="--", color="0.5", label=f"switch to decay, loss {switch:.3g}")
-    ax.axhline(rate, linestyle=":", color="0.3", label=f"rate now, {rate:.3g}")
-    ax.set(xlabel="loss", ylabel="learning rate", xlim=(target_loss + profile.gap0, target_loss), ylim=(0.0, None))
-    ax.legend(frameon=False)
-    return ax
+    @property
+    def phase(self) -> str:
+        """The current phase: "warmup" or "decay"."""
+        return "warmup" if self._state.ended_by is None else "decay"
 
+    @property
+    def ended_by(self) -> str | None:
+        """What ended the warm-up: "loss" (it fell below f* + Δ'), "clock", "decay_now" or "alarm"; None until then."""
+        return self._state.ended_by
 
-def plot_plan(plan: core.Plan, state: core.State, lr: float, ax: "Axes | None") -> "Axes":
-    """Plot the rate against the updates still to come, if no loss ends the warm-up."""
-    ax = axes_or_new(ax, 5.5, 3.2)
-    now, total, ramp = state.updates, state.total_steps, state.ramp
-    end = now + core.OPEN_HORIZON if total is None else max(total, now + 1)
-    updates = set(np.linspace(now, end - 1, 500).astype(int).tolist())
-    if ramp is not None and now <= ramp.end < end:
-        updates.add(math.ceil(ramp.end))  # where the decay begins
-    ahead, rates = state, []
-    for at in sorted(updates):
-        ahead = core.advance(plan, ahead, at) if at > now else ahead
-        rates.append(lr * ahead.share)
-    ax.plot(sorted(updates), rates, label="planned")
-    if (start := ahead.decay_start) is not None:
-        word = "" if state.ended_by else " at the latest"
-        ax.axvline(start, linestyle="--", color="0.5", label=f"decay from update {start}{word}")
-    ax.set(xlabel="update", ylabel="learning rate", xlim=(now, end), ylim=(0.0, None))
-    ax.legend(frameon=False)
-    return ax
+    @property
+    def warmup_steps(self) -> int:
+        """The number of updates made at the rates of the latest warm-up, so far or in total."""
+        return self._state.warmup_steps if self.ended_by else self.last_epoch - self._state.origin
+
+    @property
+    def profile(self) -> Profile | None:
+        """The profile η(Δ) of the first group; None before the first finite loss, or if no f* can be derived."""
+        gap0, peak_gap = self._state.gap0, self._state.peak_gap
+        return None if gap0 is None or peak_gap is None else Profile(self._peak, self._plan.div, gap0, peak_gap)
+
+    @property
+    def target_loss(self) -> float | None:
+        """f*, as given or derived from f(x0), then None before the first finite loss."""
+        return self._state.target_loss
+
+    @property
+    def trained(self) -> bool | None:
+        """Whether the weights count as trained before the run; None before the first update."""
+        return None if self._state.trained is None else self._state.short
+
+    @property
+    def recoveries(self) -> list[Recovery]:
+        """What happened at each alarm of ``recover``, in order; see docs/recovery.md."""
+        return [] if self._guard is None else list(self._guard.recoveries)
+
+    @property
+    def _peak(self) -> float:
+        return next((lr for lr in self.base_lrs if lr > 0), 0.0)
+
+    def metrics(self) -> dict[str, float | int | str]:
+        """The schedule's state for a logger: a flat dictionary of plain numbers and text.
+
+        Returns:
+            ``phase``, ``loss`` (smoothed, and not updated after warm-up), ``gap`` (loss − f*), ``target_loss`` (f*),
+            ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate), ``warmup_steps`` (so far),
+            ``warmup_end`` (the update at which warm-up ended, or ends at the latest), ``ended_by``, ``trained`` (1 if
+            the weights were trained before, else 0), ``recoveries`` (how many, with ``recover``). Values that are not
+            known yet are left out.
+
+        Example:
+            >>> import torch
+            >>> from autowarm import AdaptiveWarmup, Lion
+            >>> AdaptiveWarmup(Lion(torch.nn.Linear(4, 4).parameters(), lr=0.01), total_steps=100).metrics()
+            {'phase': 'warmup', 'share': 0.1, 'lr': 0.001, 'warmup_steps': 0, 'warmup_end': 50}
+        """
+        state = self._state
+        found: dict[str, float | int | str | None] = {
+            "phase": self.phase,
+            "loss": state.average,
+            "gap": None if None in (state.average, state.target_loss) else (state.average or 0.0) - state.fstar,
+            "target_loss": state.target_loss,
+            "peak_gap": state.peak_gap,
+            "share": state.share,
+            "lr": self._first_rate(),
+            "warmup_steps": self.warmup_steps,
+            "warmup_end": self._latest(),
+            "ended_by": state.ended_by,
+            "trained": None if state.trained is None else int(state.short),
+            "recoveries": None if self._guard is None else len(self._guard.recoveries),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def __repr__(self) -> str:
+        """The content of `metrics` in one line."""
+        state = self._state
+        total = "an open run" if state.total_steps is None else state.total_steps
+        words = [f"{self.phase}, update {state.updates} of {total}", *["trained weights"] * state.short]
+        words.append(f"lr {self._first_rate():.3g} ({state.share:.3g} of the peak)")
+        if state.ended_by is not None:
+            at = "" if state.average is None else f" at a loss of {state.average:.4g}"
+            words.append(f"warm-up took {state.warmup_steps} updates, ended by {state.ended_by}{at}")
+        elif state.average is None:
+            words.append("no loss yet")
+        elif state.peak_gap is None:
+            words.append(f"loss {state.average:.4g}, from which no f* can be derived")
+        else:
+            ends = state.fstar + state.peak_gap
+            words.append(f"loss {state.average:.4g}, f* = {state.fstar:.4g}; warm-up ends at {ends:.4g}")
+        if state.ended_by is None and (latest := self._latest()) is not None and latest > state.updates:
+            words.append(f"by update {latest} at the latest")
+        return f"AdaptiveWarmup({'; '.join(words)})"
+
+    def _latest(self) -> int | None:
+        """The update at which warm-up ended, or ends at the latest; None if nothing bounds it."""
+        if self._state.ended_by is not None:
+            return self._state.origin + self._state.warmup_steps
+        return None if self._state.ramp is None else max(self._state.updates, math.ceil(self._state.ramp.end))
+
+    def _first_rate(self) -> float:
+        rate = self.optimizer.param_groups[0]["lr"]
+        return self._groups.rates[0].written if isinstance(rate, Tensor) else float(rate)  # a tensor may be on a device
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Plot η against the loss f* + Δ, from f(x0) on the left to f* on the right; mark Δ' and the current rate.
+
+        Args:
+            ax: matplotlib axes to draw on; None makes new ones.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+            RuntimeError: there is no `profile`.
+        """
+        if (profile := self.profile) is None:
+            raise RuntimeError(
+                "there is no η(Δ) to plot yet: it follows from the first finite losses, and from f* where target_loss "
+                "is not given and they have an arbitrary zero. Until then time alone sets the rate"
+            )
+        ax, fstar, rate = axes_or_new(ax, 5.5, 3.2), self._state.fstar, self._state.share * self._peak
+        gaps = np.linspace(0.0, profile.gap0, 500)[1:]
+        ax.plot(fstar + gaps, profile(gaps), label="η(Δ)")
+        switch = fstar + profile.peak_gap
+        ax.axvline(switch, linestyle="--", color="0.5", label=f"switch to decay, loss {switch:.3g}")
+        ax.axhline(rate, linestyle=":", color="0.3", label=f"rate now, {rate:.3g}")
+        ax.set(xlabel="loss", ylabel="learning rate", xlim=(fstar + profile.gap0, fstar), ylim=(0.0, None))
+        ax.legend(frameon=False)
+        return ax
+
+    def probe(self, closure: Callable[[], Tensor], model: nn.Module) -> AbstractContextManager[Tensor]:
+        """Measure, at this update, the curvature along the step and the rate η⋆ that would have been best.
+
+        Write ``with sched.probe(closure, model) as loss: optimizer.step()`` in place of the forward and backward pass.
+        The measurement does not affect the rates or the training, and costs one more forward and backward pass.
+        `autowarm.smoothness.Probe` explains it and has an example; `points` holds the results.
+
+        Args:
+            closure: runs forward and backward on the current mini-batch and returns the loss.
+            model: the model being trained.
+        """
+        from ..smoothness import Probe
+
+        if self._probe is None or self._probe.model is not model:
+            self._probe = Probe(model, self.optimizer, process_group=self.process_group)
+        self._probe.step = self.last_epoch
+        return self._probe(closure)
+
+    @property
+    def points(self) -> "list[Point]":
+        """The measurements made with `probe`, in order."""
+        return [] if self._probe is None else self._probe.points

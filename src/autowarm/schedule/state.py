@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from . import core
-from .arguments import Calibrated, check_horizon
+from .calibration import Calibrated
+from .plan import check_horizon
 
 STATE_VERSION = 10
 
@@ -32,9 +33,8 @@ def opened(owner: str, state: Any) -> dict[str, Any]:
     content = {name: value for name, value in state.items() if name not in ("class", "version", "checksum")}
     if _checksum(content) != state.get("checksum"):
         raise ValueError(
-            f"the {owner} state is damaged: its checksum is {state.get('checksum')!r}, and its content's is "
-            f"{_checksum(content)}. Load an earlier checkpoint; to change a run's length or rate, load the state as "
-            "it was saved and call extend() or rewarm()"
+            f"the {owner} state is damaged: its checksum is {state.get('checksum')!r}, and its content has another. "
+            "Load an earlier checkpoint; to change a run's length or rate, load it as saved, then extend() or rewarm()"
         )
     return content
 
@@ -48,31 +48,21 @@ def numbers_of(state: core.State) -> dict[str, Any]:
     return {name: list(x) if isinstance(x, tuple) else x for name, x in state._asdict().items()}
 
 
-def state_of(numbers: dict[str, Any]) -> core.State:
-    """The state that `numbers_of` returned."""
-    rises = {name: None if numbers[name] is None else core.Rise(*numbers[name]) for name in ("ramp", "bound")}
-    return core.State(**numbers | rises | {"opening": tuple(numbers["opening"])})
-
-
 def resumed(
-    content: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    plan: core.Plan,
-    groups: tuple[int, int],
-    *,
-    kappa_counted: bool,
+    content: Mapping[str, Any], settings: Mapping[str, Any], plan: core.Plan, groups: tuple[int, int], counted: bool
 ) -> tuple[core.Plan, core.State, str | None]:
     """The plan and state of a saved schedule, and a warning if it was saved under another ``total_steps``.
 
-    ``groups`` are the numbers of parameter groups, saved and here. Raise ValueError if settings differ.
+    ``groups`` are the numbers of parameter groups, saved and here; ``counted``: whether κ was computed here. Raise
+    ValueError if settings differ.
     """
-    saved, state = content["settings"], state_of(content["state"])
+    saved, numbers = content["settings"], content["state"]
+    rises = {name: None if numbers[name] is None else core.Rise(*numbers[name]) for name in ("ramp", "bound")}
+    state = core.State(**numbers | rises | {"opening": tuple(numbers["opening"])})
     ignored = {"total_steps", "chance_loss", "trained", "recover"}  # of the weights, the state knows
-    if kappa_counted and saved.get("kappa") is not None and state.gap0 is not None:
+    if counted and saved.get("kappa") is not None and state.gap0 is not None and isinstance(plan.peak_gap, Calibrated):
         ignored.add("kappa")  # it was computed before groups were added or frozen, and stays
-        assert isinstance(plan.peak_gap, Calibrated)
-        counted: Any = plan.peak_gap._replace(kappa=saved["kappa"])
-        plan = replace(plan, peak_gap=counted)
+        plan = replace(plan, peak_gap=plan.peak_gap._replace(kappa=saved["kappa"]))
     here = {name: value for name, value in settings.items() if name not in ignored}
     differ = {name: (saved.get(name), value) for name, value in here.items() if saved.get(name) != value}
     if groups[0] > groups[1]:
@@ -86,11 +76,5 @@ def resumed(
     if total in (saved["total_steps"], planned):
         return plan, state, None
     check_horizon(total, plan.decay, state.updates)
-    return (
-        plan,
-        core.extend(plan, state, total),
-        (
-            f"the schedule was saved for total_steps={planned} and is loaded for total_steps={total}: it continues to "
-            f"{total}, as after extend({total})"
-        ),
-    )
+    change = f"the schedule was saved for total_steps={planned} and is loaded for total_steps={total}"
+    return plan, core.extend(plan, state, total), f"{change}: it continues to {total}, as after extend({total})"

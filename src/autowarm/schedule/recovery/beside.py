@@ -9,20 +9,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...frames import frames_of_ours
-from ...losses import Losses, Order, Ranks
+from ...losses import Losses, Ranks
 from ...modes import in_normal_mode
 from ...optim.step.dtensors import local
 from ...optim.step.nonfinite import measured
 from ...optim.step.outliers import Outliers
 from ...optim.wrapped import hook, inside, unwrapped
 from ..alarms import MOST_IDLE
-from ..arguments import check_recover
-from ..checks import clean
 from ..clock import UpdateClock, only_makes_state
 from ..core import OPEN_HORIZON
 from ..groups import first_peak
+from ..plan import clean
 from ..state import opened, sealed
 from .guard import Guard, Recovery
+from .order import Order, check_recover
 
 
 class SpikeGuard:

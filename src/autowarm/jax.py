@@ -4,7 +4,7 @@ import math
 from typing import Any, NamedTuple
 
 from .schedule import core
-from .schedule.plan import check_horizon, clean
+from .schedule.planning import check_horizon, clean
 from .schedule.shapes import WSD_FALL, Decay, Shape, decay_shape, name_of
 
 try:

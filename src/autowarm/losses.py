@@ -11,7 +11,7 @@ import numbers
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -38,12 +38,6 @@ def run_closure(closure: Callable[[], L], params: Iterable[Tensor]) -> L:
     if all(p.grad is None for p in params):
         raise ValueError(NO_BACKWARD)
     return loss
-
-
-class Clock(Protocol):
-    """What counts updates, see `autowarm.schedule.clock`."""
-
-    def tick(self, training: bool) -> int | None: ...
 
 
 class Observation(NamedTuple):
@@ -171,15 +165,15 @@ class Losses:
         self.traced = self.traced or seen.traced
 
     def take(
-        self, loss: Tensor | float | None, clock: Clock, updates: int
+        self, loss: Tensor | float | None, clock: Any, updates: int
     ) -> tuple[int | None, list[tuple[int, float | None]]]:
         """Put in the observations of an update, and this loss.
 
         Returns:
-            How many updates were made since the last call, by the clock; and the mean losses that are read now (one, on
-            a CPU), each after the number of its update. A mean is NaN if no loss was finite, and None if there was
-            none. Of an update that a GradScaler has skipped, a finite loss does not count. Broken weights make it skip
-            every update, so NaN does.
+            What the clock says of the updates since the last call; and the mean losses that are read now (one, on a
+            CPU), each after the number of its update. A mean is NaN if no loss was finite, and None if there was none.
+            Of an update that a GradScaler has skipped, a finite loss does not count. Broken weights make it skip every
+            update, so NaN does.
         """
         seen = None if loss is None else Observation.of(loss, 1.0)
         if seen is not None and seen.traced:

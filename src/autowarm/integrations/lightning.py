@@ -10,10 +10,10 @@ from torch import Tensor
 
 from .. import rate
 from ..geometry import Columns, Frobenius, Rows, Sign, Spectral
+from ..habits import plain_words
 from ..optim.wrapped import unwrapped
 from ..rate import RateSearch
 from ..schedule import AdaptiveWarmup
-from ..schedule.arguments import plain_words
 from ..undisturbed import generators, set_generators
 from .lengths import warn_at_end, warn_at_start
 from .metrics import loggable_metrics

@@ -14,11 +14,11 @@ from torch.optim import Optimizer
 
 from .. import rate
 from ..frames import frames_of_ours
+from ..habits import plain_words
 from ..optim import Lion, Muon, NormSGD, SignSGD
 from ..rate import RateSearch
 from ..rate.restore import Keeper
 from ..schedule import AdaptiveWarmup
-from ..schedule.arguments import plain_words
 from ..undisturbed import generators, set_generators
 from .lengths import warn_at_end, warn_at_start
 from .metrics import loggable_metrics

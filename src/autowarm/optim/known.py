@@ -21,8 +21,7 @@ _SECOND_MOMENTS = re.compile(r"Adam|RMSprop|Adagrad|Adadelta|Adafactor|AdaFactor
 # The Adams, of which nothing is said: the schedule was measured with AdamW and is recommended for it.
 _ADAM = re.compile(r"Adam|AdEMAMix")
 # What sets its own rate or schedule, and so has two of them under ours.
-_OWN_SCHEDULE = re.compile(r"ScheduleFree|^Ranger21$")
-_OWN_RATE = re.compile(r"Prodigy|DAdapt|^(L?DoG|DoWG|COCOB|Mechanic|AdamG|TRAC)$")
+_OWN_RATE = re.compile(r"ScheduleFree|Prodigy|DAdapt|^(L?DoG|DoWG|COCOB|Mechanic|AdamG|TRAC|Ranger21)$")
 _said: set[str] = set()
 
 
@@ -71,30 +70,19 @@ def warn_of_own_rates(optimizer: Optimizer) -> None:
     while (inner := wrapped_by(layers[-1])) is not None:
         layers.append(inner)
     for one in (*layers[:-1], *inside(layers[-1])):
-        if what := _own(one):
+        if _own(one):
             warnings.warn(
-                f"{type(one).__name__} sets its own {what}, and AdaptiveWarmup sets a second one on top: use it "
-                f"without AdaptiveWarmup{_OR_ELSE[what]}",
+                f"{type(one).__name__} sets its own rate or schedule, and AdaptiveWarmup sets a second one on top: use "
+                'it without AdaptiveWarmup, with relative_step=False and an lr, or, if you mean it, with decay="wso", '
+                "which is flat; its lr is then a factor of its own rate, usually 1",
                 stacklevel=frames_of_ours(),
             )
 
 
-_OR_ELSE = {
-    "schedule": ', or at least with decay="wso", which is flat',
-    "rate": ". If you mean it, its lr is a factor of that rate, usually 1",
-    "rate (relative_step=True)": ", or give it relative_step=False and an lr",
-}
-
-
-def _own(optimizer: Optimizer) -> str | None:
-    """What this optimizer sets itself, if anything."""
-    if named(optimizer, _OWN_SCHEDULE):
-        return "schedule"
-    if named(optimizer, _OWN_RATE):
-        return "rate"
-    if any(group.get("relative_step") for group in getattr(optimizer, "param_groups", ())):
-        return "rate (relative_step=True)"
-    return None
+def _own(optimizer: Optimizer) -> bool:
+    """Whether this optimizer sets its own rate or schedule."""
+    relative = any(group.get("relative_step") for group in getattr(optimizer, "param_groups", ()))
+    return relative or named(optimizer, _OWN_RATE)
 
 
 def _known(optimizer: Optimizer) -> Geometry | None:

@@ -12,10 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AdaptiveWarmup", "Profile", "SpikeGuard", "calibrate", "objective"]
 
-_HOMES = {
-    "AdaptiveWarmup": "adaptive", "Profile": "profile", "SpikeGuard": "recovery.beside", "calibrate": "calibration",
-    "objective": "calibration",
-}  # fmt: skip
+_HOMES = dict(zip(__all__, ("adaptive", "profile", "recovery.beside", "calibration", "calibration"), strict=True))
 
 
 def __getattr__(name: str) -> object:

@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..frames import frames_of_ours
 from ..geometry import Geometry
+from ..habits import plain_words
 from ..losses import Losses, Ranks
 from ..modes import in_normal_mode
 from ..optim import LMO, Together
@@ -23,11 +24,11 @@ from ..optim.wrapped import hook, hook_once_compiled, inside, unwrapped
 from ..pretrained import FirstLook
 from . import core
 from .alarms import FIRST, MOST_IDLE, Alarms
-from .arguments import checked, plain_words
-from .calibration import SIGMA_F2, Calibrated
+from .arguments import checked
+from .calibration import SIGMA_F2
 from .clock import UpdateClock, only_makes_state
 from .groups import GroupRates
-from .plan import check_horizon, clean
+from .planning import Calibrated, check_horizon, clean
 from .recovery import Guard, Order
 from .report import Report
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape
@@ -223,7 +224,9 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         made, arrived = self._losses.take(loss, self._clock, self.last_epoch)
         updates = self.last_epoch + (made or 0)
         if made is not None and state.trained is None and state.ended_by is None:
-            state = core.settle(self._plan, state, self._are_trained())  # all ranks are at this step
+            told = self._plan.trained  # or the weights before the first update tell; all ranks are at this step
+            looked = self._look.verdict(self.optimizer, self.process_group).trained if told is None else told
+            state = core.settle(self._plan, state, looked)
         for at, seen in arrived or ([(updates, None)] if made is not None else ()):
             state = core.advance(self._plan, state, updates, seen)
             if self._guard is not None:
@@ -239,8 +242,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         if due or (before.ended_by is None and (updates <= FIRST or before.opening or loss is None)):
             self._check(before, arrived)
 
-    def _update_lr(self, epoch: int | None = None) -> None:
-        """Start over, as SequentialLR asks for at a milestone."""
+    def _update_lr(self, epoch: int | None = None) -> None:  # SequentialLR starts ours over at a milestone
         if epoch != 0:
             raise ValueError(f"AdaptiveWarmup can restart only at step 0, not at {epoch}: it depends on past losses")
         self._restart()
@@ -258,7 +260,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         state, alarms = self._state, self._alarms
         if before.ended_by is None:
             for _, loss in arrived:
-                alarms.losses(loss, before, state, self._plan)
+                alarms.losses(loss, before, state)
         if state.failures > before.failures:
             alarms.nonfinite(state, self.optimizer, self._guard is not None)
         alarms.horizon(state, self._clock.ahead)
@@ -309,15 +311,9 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         return state
 
     def _scale(self, ratio: float) -> None:
-        """Go on at other peak rates."""
         for i, group in enumerate(self.optimizer.param_groups):
             self.base_lrs[i] *= ratio
             group["initial_lr"] = group["initial_lr"] * ratio
-
-    def _are_trained(self) -> bool:
-        """Whether the weights were trained before: as told, or by the weights before the first update."""
-        told = self._plan.trained
-        return self._look.verdict(self.optimizer, self.process_group).trained if told is None else told
 
     # What the optimizer's hooks tell.
 
@@ -328,8 +324,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             hook_once_compiled(one.register_step_pre_hook, self, AdaptiveWarmup._look_at_weights)
 
     def _forget_trials(self, *_: Any) -> None:
-        """The optimizer has loaded a state. Before this scheduler's first step, that ends a rate finder's trials."""
-        if self._clock.first_tick is None:
+        if self._clock.first_tick is None:  # the optimizer has loaded a state, which ends a rate finder's trials
             self._clock.made = 0
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -358,20 +353,14 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
     # What users change during the run.
 
     def extend(self, total_steps: int | None) -> None:
-        """Change the length of the run: T is ``total_steps`` from now on. The rate of the next update does not change.
+        """Change the length of the run. The rate of the next update does not change.
 
-        - **During warm-up**, the ramp continues from its current value to its end in a run of the new T. If T is now so
-          short that the ramp would already be at the peak, the decay starts from the current rate.
-        - **During the decay**, a longer T lets the rates climb, along a ramp, to those of a decay over the new T that
-          began at the same update. So you can extend a finished run. With a shorter T, they decay anew from the current
-          rate.
-
-        Loading a state that was saved under another T does the same, with a warning. For a whole new warm-up, see
-        `rewarm`.
+        During warm-up, the ramp continues from its current value to its end in a run of the new T; if it would already
+        be at the peak, the decay starts from the current rate. During the decay, or after it, a longer T lets the rates
+        climb along a ramp to those of a decay over the new T; with a shorter one they decay anew from the current rate.
 
         Args:
-            total_steps: the number of updates in the whole run, including those already made; None leaves the end
-                open, which needs a flat decay.
+            total_steps: T, including the updates already made; None leaves the end open, which needs a flat decay.
 
         Raises:
             ValueError: more than ``total_steps`` updates have been made, or the end is open and the decay is not flat.
@@ -389,13 +378,10 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._change(core.extend(self._plan, self._state, total_steps))
 
     def decay_now(self, steps: int, decay: Decay = "cosine") -> None:
-        """Start the decay now, from the current rate, over this many updates. T becomes the update at which it ends.
-
-        Use this to finish a run with an open end (``total_steps=None``) or to stop a run early. During warm-up, it ends
-        the warm-up.
+        """Start the decay now, from the current rate, to finish a run with an open end or to stop one early.
 
         Args:
-            steps: the number of updates that the run still makes, ≥ 1.
+            steps: the number of updates that the run still makes, ≥ 1; T becomes the update at which they end.
             decay: the name of a decay, see the class.
 
         Raises:
@@ -421,8 +407,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
     ) -> None:
         """Start a new warm-up at lr/div from the current weights, for new data or after recovering from a loss spike.
 
-        This discards the calibration and the smoothed loss, and takes f(x0) from the next finite losses. The new
-        warm-up and the class's decay share the remaining updates.
+        f(x0) comes from the next finite losses. The new warm-up and the class's decay share the remaining updates.
 
         Args:
             total_steps: T, including the updates already made; None keeps T (after `decay_now`, the T before it).
@@ -442,12 +427,10 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             ('warmup', [0.001], 100)
         """
         given = clean(total_steps=total_steps, target_loss=target_loss, peak=peak)
-        total = self._state.planned_steps if total_steps is None else given["total_steps"]
+        total = given["total_steps"] or self._state.planned_steps
         if total is not None and total <= self.last_epoch:
-            raise ValueError(
-                f"no updates are left to warm up in: {self.last_epoch} were made and total_steps is {total}. Pass "
-                "rewarm(total_steps=...) a larger total, which includes the updates already made"
-            )
+            left = f"no updates are left to warm up in: {self.last_epoch} were made and total_steps is {total}"
+            raise ValueError(f"{left}. Pass rewarm(total_steps=...) a larger total, which includes those already made")
         state = core.rewarm(self._plan, self._state, total, given["target_loss"])
         if self._guard is not None:
             self._guard.restart(total or core.OPEN_HORIZON)  # other data have losses of their own
@@ -477,34 +460,23 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
     def state_dict(self) -> dict[str, Any]:
         """Everything needed for a bit-identical continuation, as plain numbers and text, with a checksum.
 
-        On an accelerator this waits for the last four losses. With ``recover``, it includes what is known of the
-        losses, but not the copy of the run: a resumed run makes a new one.
+        On an accelerator this waits for the last four losses. With ``recover``, a resumed run makes a new copy.
         """
         self._groups.adopt(self.base_lrs)
-        content = {
-            "settings": dict(self._settings),
-            "last_epoch": self.last_epoch,
-            "step_count": self._step_count,
-            "base_lrs": list(self.base_lrs),
-            "groups": self._groups.state_dict(),
-            **self._losses.state_dict(),
-            "said": sorted(self._alarms.said),
-            "clock": self._clock.state_dict(),
-            "recovery": None if self._guard is None else self._guard.state_dict(),
-            "state": numbers_of(self._state),
-        }
-        return sealed("AdaptiveWarmup", content)
+        content = {"settings": dict(self._settings), "last_epoch": self.last_epoch, "step_count": self._step_count}
+        content |= {"base_lrs": list(self.base_lrs), "groups": self._groups.state_dict(), **self._losses.state_dict()}
+        content |= {"said": sorted(self._alarms.said), "clock": self._clock.state_dict()}
+        content |= {"recovery": None if self._guard is None else self._guard.state_dict()}
+        return sealed("AdaptiveWarmup", content | {"state": numbers_of(self._state)})
 
     @in_normal_mode
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved state, and write its rates into the optimizer's groups.
 
         If the state was saved under another ``total_steps``, the schedule continues as after `extend`, with a warning.
-        If an error is raised, nothing changes.
 
         Raises:
-            ValueError: the state belongs to another class, is damaged, or was saved under other settings; the message
-                names the class or lists the differences.
+            ValueError: the state is another class's, damaged, or of other settings, which are listed; nothing changes.
         """
         content = opened("AdaptiveWarmup", state_dict)
         self._groups.adopt(self.base_lrs)

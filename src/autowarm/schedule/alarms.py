@@ -22,7 +22,6 @@ UNSTEPPED = 30  # updates without a call of step(), or without a gradient, befor
 # A value that is no loss rises: each of the last ten of the first thirty is above each of the first ten, and their
 # median by this share. A loss that does so diverges.
 FIRST, _RISE = 30, 0.2
-_ABOVE_CHANCE = 1.2  # a first loss above this multiple of the chance loss is worth a warning
 
 
 class Alarms:
@@ -49,15 +48,13 @@ class Alarms:
                 often, kept = f"in {row} updates in a row", "it holds while that lasts, and leaves nothing behind"
             self.warn("outside", often=often, kept=kept, rate=rate, written=written, peak=peak)
 
-    def losses(self, loss: float | None, before: core.State, state: core.State, plan: core.Plan) -> None:
+    def losses(self, loss: float | None, before: core.State, state: core.State) -> None:
         """Look at a warm-up's loss, above all at the first ones, and at whether f* follows from them."""
         if loss is None:
             self.warn("unobserved")
         if loss is None or not math.isfinite(loss):
             return
-        chance, first = plan.chance_loss, [*before.opening, loss]
-        if before.average is None and chance is not None and loss > _ABOVE_CHANCE * chance:
-            self.warn("chance", loss=loss, chance=chance)
+        first = [*before.opening, loss]
         if before.opening and not state.opening and state.gap0 is None and min(first) >= 0.0:
             # They do not fall, and their zero is no arbitrary one: they differ for no good reason.
             rises = sum(later > earlier for earlier, later in combinations(first, 2))

@@ -1,33 +1,16 @@
 """Checks the arguments that a user passes."""
 
-import difflib
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any
 
 from torch.optim import Optimizer
 
 from ..geometry import resolve
 from ..optim.known import kappa_of, warn_of_own_rates
 from ..optim.wrapped import unwrapped
-from .calibration import SIGMA_F2, Calibrated
 from .groups import first_peak
-from .plan import Plan, check_horizon, clean
+from .planning import Plan, clean, plan_of
 from .recovery import check_recover
-from .shapes import Shape, decay_shape, name_of, warmup_shape
-
-Init = TypeVar("Init", bound=Callable[..., None])
-# What people write out of habit, and what they mean.
-_HABITS = {
-    **dict.fromkeys(("num_training_steps", "max_steps", "T_max", "steps", "total_iters"), "total_steps"),
-    **dict.fromkeys(("min_lr", "eta_min", "min_lr_ratio"), "final_ratio, a share of the peak rate"),
-    **dict.fromkeys(("lr", "max_lr", "base_lr", "peak_lr", "learning_rate"), "the optimizer's lr: it is the peak rate"),
-    "peak": "autowarm.find_rate, before the run? rewarm(peak=) changes the peak rate in it",
-    **dict.fromkeys(("epoch", "last_epoch", "epochs"), "total_steps, in updates; a state resumes by load_state_dict"),
-}  # fmt: skip
-_NUMBERS = {field.name for field in fields(Plan)} - {"warmup", "decay", "trained"}
+from .shapes import name_of
 
 
 def checked(
@@ -60,59 +43,3 @@ def checked(
     names |= {"warmup": name_of(warmup), "decay": name_of(decay)}
     plan = plan_of(warmup=warmup, decay=decay, trained=trained, **numbers)
     return inner, names | {"trained": trained, "recover": recover} | numbers, plan, counted, max_nonfinite
-
-
-def plan_of(
-    total_steps: int | None,
-    *,
-    warmup: str | Shape = "linear",
-    decay: str | Shape = "cosine",
-    trained: bool | None = None,
-    geometry: Any = None,
-    kappa: float | None = None,
-    sigma_f2: float = SIGMA_F2,
-    **numbers: Any,
-) -> Plan:
-    """The plan that these arguments of `AdaptiveWarmup` make; ``geometry`` calibrates Δ', and then needs ``kappa``.
-
-    Raises:
-        TypeError: an argument is unknown, or says something about an optimizer.
-        ValueError: as for `AdaptiveWarmup`.
-    """
-    if unknown := numbers.keys() - _NUMBERS:
-        known = ", ".join(sorted({*_NUMBERS, "warmup", "decay", "trained", "geometry", "kappa", "sigma_f2"}))
-        raise TypeError(f"without an optimizer, AdaptiveWarmup has no {min(unknown)}: give some of {known}")
-    cleaned = clean(total_steps=total_steps, kappa=kappa, sigma_f2=sigma_f2, **numbers)
-    kappa, sigma_f2 = cleaned.pop("kappa"), cleaned.pop("sigma_f2")
-    shapes = warmup_shape(warmup), decay_shape(decay)
-    check_horizon(cleaned["total_steps"], shapes[1])
-    if geometry is not None and resolve(geometry) and kappa is None and cleaned.get("peak_gap") is None:
-        raise ValueError(f"geometry={geometry!r} calibrates with the κ of a model, which is not here: give kappa, too")
-    if kappa is None and sigma_f2 != SIGMA_F2:
-        raise ValueError("sigma_f2 belongs to the calibration of Δ': give the geometry to calibrate for, too")
-    if cleaned.get("peak_gap") is None and kappa is not None:
-        cleaned["peak_gap"] = Calibrated(kappa, sigma_f2, cleaned.get("div", Plan.div), shapes)
-    return Plan(warmup=shapes[0], decay=shapes[1], trained=trained, **cleaned)
-
-
-def plain_words(init: Init) -> Init:
-    """Let a class that is given arguments by other names, or too many, say which ones it takes."""
-    known = inspect.signature(init).parameters
-    positional = sum(one.kind is one.POSITIONAL_OR_KEYWORD for one in known.values())
-    open_ended = any(one.kind is one.VAR_KEYWORD for one in known.values())
-
-    @functools.wraps(init)
-    def checked(self: Any, *args: Any, **options: Any) -> None:
-        ours, none = type(self).__name__, "the warm-up sets its own length, and AdaptiveWarmup's max_warmup= limits it"
-        if len(args) >= positional and not open_ended:
-            raise TypeError(f"{ours} takes (optimizer, total_steps) and then names, got {len(args)} values: {none}")
-        for name in options.keys() - known.keys():
-            if "warmup" in name.lower().replace("_", ""):
-                raise TypeError(f"{ours} has no {name}: {none}")
-            if not open_ended:
-                close = difflib.get_close_matches(name, known, 1)
-                meant = _HABITS.get(name) or (f"{close[0]}?" if close else f"one of {', '.join(list(known)[1:])}")
-                raise TypeError(f"{ours} has no {name}: do you mean {meant}")
-        init(self, *args, **options)
-
-    return checked  # type: ignore[return-value]

@@ -18,7 +18,6 @@ the choice of Δ' independent of lr, as it must be.
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -85,18 +84,6 @@ def calibrate(
     peak_gaps = gap0 * np.arange(1, candidates + 1) / (candidates + 1)
     values = objective(peak_gaps, gap0, div=div, kappa=kappa, sigma_f2=sigma_f2, target=target)
     return Profile(lr, div, gap0, float(peak_gaps[np.argmin(values)]))
-
-
-class Calibrated(NamedTuple):
-    """Δ' as a function of Δ0, as the paper calibrates it."""
-
-    kappa: float
-    sigma_f2: float
-    div: float
-    target: tuple[Shape, Shape]
-
-    def __call__(self, gap0: float) -> float:
-        return calibrate(gap0, lr=1.0, **self._asdict()).peak_gap
 
 
 def objective(

@@ -38,11 +38,9 @@ def only_makes_state(optimizer: Optimizer) -> bool:
 class UpdateClock:
     """Tells a scheduler, at each of its steps, how many updates were made since its last step.
 
-    `torch.amp.GradScaler` skips updates, and some loops step the scheduler before the optimizer. Watching the optimizer
-    settles both: wherever the loop steps the scheduler, its time is the number of updates.
-
-    If an optimizer steps several others (`Together`), the clock watches those, and the one with the most updates
-    counts. So the clock also sees updates that are made one by one during the backward pass.
+    `torch.amp.GradScaler` skips updates, and some loops step the scheduler before the optimizer: watching the optimizer
+    settles both. Of several inside one (`Together`), which may step one by one in the backward pass, the one with the
+    most updates counts.
 
     Attributes:
         optimizer: the watched optimizer; its step hooks live as long as this object.

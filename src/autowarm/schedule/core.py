@@ -19,7 +19,7 @@ import math
 import statistics
 from typing import Any, NamedTuple
 
-from .plan import Plan as Plan
+from .planning import Plan as Plan
 from .shapes import DECAYS, Shape
 
 # The length that shares of the run refer to if its end is open. Half of it, the longest warm-up, is 2/(1 − β2) updates

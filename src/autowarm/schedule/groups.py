@@ -83,11 +83,7 @@ class GroupRates:
 
     @in_normal_mode
     def adopt(self, peaks: list[float]) -> bool:
-        """Take over groups that were added; their rates join the peaks. Return whether there were any.
-
-        Raises:
-            ValueError: groups have gone, or were put in another order.
-        """
+        """Take over groups that were added, with their peaks; say whether there were any. Raise if groups have gone."""
         groups = self._optimizer.param_groups
         firsts = [group["params"][0] if group["params"] else None for group in groups]
         if len(groups) == len(self.rates) and all(map(operator.is_, firsts, self._firsts)):
@@ -133,10 +129,11 @@ class GroupRates:
 
     def write(self, peaks: Sequence[float], plan: Plan, state: State, composed: bool = False) -> list[float]:
         """Set every group's rate, and return the rates. If PyTorch has ``composed`` others with ours, they multiply."""
-        self.others = None
-        if not any(isinstance(group["lr"], Tensor) or group["lr"] for group in self._optimizer.param_groups):
+        groups, written = self._optimizer.param_groups, []
+        self.others, first = None, groups[0]["lr"]
+        if not (isinstance(first, Tensor) or first or any(group["lr"] for group in groups)):
             self.accept()  # a loop may skip a batch by rates of 0, which are no factor
-        for i, (group, own) in enumerate(zip(self._optimizer.param_groups, self.rates, strict=True)):
+        for i, (group, own) in enumerate(zip(groups, self.rates, strict=True)):
             rate = group["lr"]
             tensor, version = self._tensors[i]
             if not isinstance(rate, Tensor):
@@ -155,7 +152,8 @@ class GroupRates:
                 self._tensors[i] = rate, rate._version
             else:
                 group["lr"] = own.written
-        return [own.written for own in self.rates]
+            written.append(own.written)
+        return written
 
     def _follow(self, own: _Rate, rate: float, i: int, composed: bool) -> None:
         """Make a factor of a rate that others have changed."""

@@ -5,17 +5,11 @@ from typing import Any
 
 from . import core
 from .alarms import Alarms
-from .arguments import plan_of
-from .plan import clean
+from .planning import clean, plan_of
 
 
 class Rehearsal:
-    """Takes losses one by one, and says at which share of the peak rate the next update would be made.
-
-    Args:
-        total_steps, options: as for `plan_of`.
-        max_nonfinite: as for `AdaptiveWarmup`.
-    """
+    """Takes losses one by one, and says at which share of the peak rate the next update would be made."""
 
     def __init__(self, total_steps: int | None, *, max_nonfinite: int | None = 20, **options: Any) -> None:
         self._alarms = Alarms(clean(max_nonfinite=max_nonfinite)["max_nonfinite"])
@@ -32,7 +26,7 @@ class Rehearsal:
         before, alarms = self.state, self._alarms
         state = self.state = core.advance(self.plan, before, before.updates + 1, loss)
         if before.ended_by is None:
-            alarms.losses(loss, before, state, self.plan)
+            alarms.losses(loss, before, state)
         if not math.isfinite(loss):
             alarms.warn("nonfinite", updates=state.updates)
             if alarms.max_nonfinite is not None and state.failures >= alarms.max_nonfinite:

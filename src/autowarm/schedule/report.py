@@ -173,15 +173,10 @@ class Report:
         return ax
 
     def probe(self, closure: Callable[[], Tensor], model: nn.Module) -> AbstractContextManager[Tensor]:
-        """Measure, at this update, the curvature along the step and the rate η⋆ that would have been best.
+        """Measure, at this update, the curvature along the step; see `autowarm.smoothness.Probe`.
 
-        Write ``with sched.probe(closure, model) as loss: optimizer.step()`` in place of the forward and backward pass.
-        The measurement does not affect the rates or the training, and costs one more forward and backward pass.
-        `autowarm.smoothness.Probe` explains it and has an example; `points` holds the results.
-
-        Args:
-            closure: runs forward and backward on the current mini-batch and returns the loss.
-            model: the model being trained.
+        Write ``with sched.probe(closure, model) as loss: optimizer.step()`` in place of the forward and backward pass,
+        which ``closure`` runs. It changes nothing, and costs one pass more; `points` holds the results.
         """
         from ..smoothness import Probe
 

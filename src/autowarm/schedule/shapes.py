@@ -59,7 +59,8 @@ assert set(get_args(Warmup)) == set(WARMUPS)
 
 def warmup_shape(warmup: str | Shape) -> Shape:
     """Look up a warm-up by its name, or check a user's function, as `decay_shape` does."""
-    return _checked("warmup", warmup, WARMUPS)
+    hint = "; it is the ramp's shape, and max_warmup limits its length" if isinstance(warmup, int | float) else ""
+    return _checked("warmup", warmup, WARMUPS, hint)
 
 
 def decay_shape(decay: str | Shape) -> Shape:
@@ -69,7 +70,8 @@ def decay_shape(decay: str | Shape) -> Shape:
         ValueError: the name is unknown, or the function does not take floats, is not 1 at p = 0, or leaves [0, 1] at
             one of a hundred p.
     """
-    return _checked("decay", decay, DECAYS)
+    hint = '; "wso" stays at the peak' if decay in ("constant", "none", "flat", None) else ""
+    return _checked("decay", decay, DECAYS, hint)
 
 
 def is_flat(decay: Shape) -> bool:
@@ -79,21 +81,14 @@ def is_flat(decay: Shape) -> bool:
 
 def name_of(shape: str | Shape) -> str:
     """The name of a shape; for a function that is not in `DECAYS`, its own name."""
-    if isinstance(shape, str):
-        return shape
-    known = [name for name, each in DECAYS.items() if each is shape]
-    return known[0] if known else str(getattr(shape, "__qualname__", type(shape).__name__))
+    known = (name for name, each in DECAYS.items() if each is shape)
+    return shape if isinstance(shape, str) else next(known, getattr(shape, "__qualname__", type(shape).__name__))
 
 
-def _checked(what: str, shape: str | Shape, known: Mapping[str, Shape]) -> Shape:
+def _checked(what: str, shape: str | Shape, known: Mapping[str, Shape], hint: str) -> Shape:
     if not callable(shape):
         if shape in known:
             return known[shape]
-        hint = ""
-        if what == "decay" and shape in ("constant", "none", "flat", None):
-            hint = '; "wso" stays at the peak'
-        if what == "warmup" and isinstance(shape, int | float):
-            hint = "; it is the ramp's shape, and max_warmup limits its length"
         raise ValueError(f"unknown {what} {shape!r}: use one of {sorted(known)}, or a function{hint}")
     try:
         at = {p: float(shape(p)) for p in (i / 100 for i in range(101))}

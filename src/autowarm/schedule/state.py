@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from . import core
-from .calibration import Calibrated
-from .plan import check_horizon
+from .planning import Calibrated, check_horizon
 
 STATE_VERSION = 10
 
@@ -62,7 +61,8 @@ def resumed(
     ignored = {"total_steps", "chance_loss", "trained", "recover"}  # of the weights, the state knows
     if counted and saved.get("kappa") is not None and state.gap0 is not None and isinstance(plan.peak_gap, Calibrated):
         ignored.add("kappa")  # it was computed before groups were added or frozen, and stays
-        plan = replace(plan, peak_gap=plan.peak_gap._replace(kappa=saved["kappa"]))
+        kept: Any = plan.peak_gap._replace(kappa=saved["kappa"])
+        plan = replace(plan, peak_gap=kept)
     here = {name: value for name, value in settings.items() if name not in ignored}
     differ = {name: (saved.get(name), value) for name, value in here.items() if saved.get(name) != value}
     if groups[0] > groups[1]:

@@ -16,14 +16,10 @@ WORDS = {
         "step() was called without a loss, so time alone sets the warm-up's rate: call step(loss), or observe(loss) "
         "before step(). If a trainer calls step(), autowarm.integrations passes it the loss"
     ),
-    "chance": (
-        "the first loss, {loss:.4g}, is above chance_loss={chance:.4g}, so f(x0) is taken as that. Is the embedding or "
-        "the head initialised with too large weights?"
-    ),
     "scale": (
-        "no target loss f* can be derived from the first losses ({losses}), which differ too much among themselves. So "
-        "time alone sets the warm-up, up to max_warmup. Give target_loss; pass observe() the number of tokens or "
-        "samples as weight where micro-batches differ in size, and leave out batches without a label"
+        "no target loss f* can be derived from the first losses ({losses}), which differ too much: time alone sets the "
+        "warm-up. Give target_loss; pass observe() the number of tokens or samples as weight where micro-batches "
+        "differ in size, and leave out batches without a label"
     ),
     "rising": (
         "the values given as the loss have risen from {low:.4g} to {high:.4g} in {count} updates. step() takes the "

@@ -72,13 +72,3 @@ def test_an_update_skipped_right_after_the_milestone_does_not_count() -> None:
     ours.observe(5.0)
     sequence.step()
     assert ours.last_epoch == 0
-
-
-def test_chained_it_multiplies() -> None:
-    opt = make_optimizer()
-    ours = AdaptiveWarmup(opt, 50)
-    chain = ChainedScheduler([ours, ExponentialLR(opt, 0.5)], optimizer=opt)
-    opt.step()
-    ours.observe(5.0)
-    chain.step()
-    assert opt.param_groups[0]["lr"] == pytest.approx(0.5 * ours.get_last_lr()[0])

@@ -46,35 +46,6 @@ def test_a_group_without_a_warmup_starts_at_its_peak_and_decays_with_the_others(
 
 
 @every_lr
-def test_cut_short_a_group_without_a_warmup_decays_from_its_own_peak(tensor: bool) -> None:
-    opt = Lion([group(tensor), group(tensor, warmup=False)])
-    scheduler = AdaptiveWarmup(opt, 100)
-    train(scheduler, 0, 3)
-    scheduler.decay_now(10, "linear")
-    rates = train(scheduler, 3, 13)
-    assert [b for _, b in rates] == pytest.approx([PEAK * (1 - k / 10) for k in range(10)])
-    assert [a / b for a, b in rates] == pytest.approx([rates[0][0] / PEAK] * 10)
-
-
-@every_lr
-def test_both_kinds_of_groups_decay_to_the_same_share_of_their_peaks(tensor: bool) -> None:
-    opt = Lion([group(tensor), group(tensor, PEAK / 5, warmup=False)])
-    scheduler = AdaptiveWarmup(opt, 100, final_ratio=0.1)
-    train(scheduler, 0, 10)
-    scheduler.decay_now(20, "linear")
-    rates = train(scheduler, 10, 20)
-    scheduler.extend(24)  # a shorter run: the rates go on from where they are
-    rates += train(scheduler, 20, 24)
-    steady = [b for _, b in rates]
-    assert steady[0] == pytest.approx(PEAK / 5)
-    assert steady[:10] == pytest.approx([PEAK / 5 * (0.1 + 0.9 * (1 - k / 20)) for k in range(10)])
-    assert steady[10] == pytest.approx(PEAK / 5 * (0.1 + 0.9 * (1 - 10 / 20)))
-    assert steady == sorted(steady, reverse=True)
-    low = 0.1 * PEAK
-    assert (rates[-1][0] - low) / (rates[0][0] - low) == pytest.approx((steady[-1] - low / 5) / (steady[0] - low / 5))
-
-
-@every_lr
 @pytest.mark.parametrize("at", [1, 9, 40])
 def test_resumed_a_group_without_a_warmup_is_still_one(tensor: bool, at: int) -> None:
     def make(**options) -> AdaptiveWarmup:
@@ -125,19 +96,6 @@ def test_resumed_with_a_group_that_was_added_on_the_way(tensor: bool) -> None:
     rates = train(first, 20, 60)
     assert train(second, 20, 60) == rates
     assert [c for *_, c in train(third, 20, 60)] == pytest.approx([a / 2 for a, _ in rates])
-
-
-def test_a_group_made_with_all_at_once_or_added_does_not_matter_to_a_calibrated_state() -> None:
-    """κ counts the matrices there are when a scheduler is made; a resumed one keeps the saved run's."""
-    first = AdaptiveWarmup(Lion([group(False)]), 60)
-    train(first, 0, 3)
-    first.optimizer.add_param_group(group(False))
-    train(first, 3, 6)
-    whole = AdaptiveWarmup(Lion([group(False), group(False)]), 60)
-    whole.load_state_dict(saved(first))
-    assert train(whole, 6, 60) == train(first, 6, 60)
-    first.rewarm(100), whole.rewarm(100)
-    assert train(whole, 0, 30) == train(first, 0, 30)
 
 
 def test_groups_that_share_one_tensor_have_rates_of_their_own() -> None:

@@ -98,15 +98,6 @@ def test_weights_may_be_loaded_after_the_scheduler_is_made() -> None:
     assert scheduler.trained is True
 
 
-def test_a_low_first_loss_says_the_same() -> None:
-    by_weights, by_loss = scheduled(TRAINED), scheduled(new_model(), chance_loss=8.0)
-    rates = steps(by_weights, T), steps(by_loss, T)
-    assert (by_loss.trained, by_loss.warmup_steps) == (True, T // 10)
-    # A loss is known one update later, and the ramp goes on from there.
-    assert rates[0][T // 10 :] == rates[1][T // 10 :]
-    assert all(a >= b >= 0.6 * a for a, b in zip(*rates, strict=True))
-
-
 @pytest.mark.parametrize("at", [0, 1, 3, 10, 30])
 def test_a_resumed_run_does_not_look_again(at: int) -> None:
     straight, first = scheduled(TRAINED), scheduled(TRAINED)
@@ -115,15 +106,6 @@ def test_a_resumed_run_does_not_look_again(at: int) -> None:
     second = scheduled(TRAINED if at == 0 else new_model())  # after the first update, whatever the weights are
     second.load_state_dict(saved(first))
     assert head + steps(second, 50 - at) == rates
-
-
-def test_a_run_of_new_weights_that_is_resumed_stays_one_of_new_weights() -> None:
-    first = scheduled(new_model())
-    steps(first, 30)
-    second = scheduled(TRAINED, trained=None)
-    second.load_state_dict(saved(first))
-    steps(second, 1)
-    assert second.trained is False
 
 
 def test_a_verdict_that_is_given_on_resuming_counts() -> None:

@@ -19,7 +19,7 @@ from ..alarms import MOST_IDLE
 from ..clock import UpdateClock, only_makes_state
 from ..core import OPEN_HORIZON
 from ..groups import first_peak
-from ..plan import clean
+from ..planning import clean
 from ..state import opened, sealed
 from .guard import Guard, Recovery
 from .order import Order, check_recover
@@ -144,11 +144,11 @@ class SpikeGuard:
         made, arrived = self._losses.take(loss, self._clock, self._updates)
         self._updates += made or 0
         if made is None and not arrived and self._clock.idle == MOST_IDLE:
-            warnings.warn(
-                f"SpikeGuard.step() was called {MOST_IDLE} times in a row, but {type(self.optimizer).__name__}, "
-                "which it watches, made no update. If you replaced the optimizer, make a new SpikeGuard for it",
-                stacklevel=frames_of_ours(),
+            kind = type(self.optimizer).__name__
+            said = (
+                f"SpikeGuard.step() was called {MOST_IDLE} times in a row, but {kind}, which it watches, made no update"
             )
+            warnings.warn(f"{said}. For another optimizer, make a new SpikeGuard", stacklevel=frames_of_ours())
         for at, mean in arrived:
             if at in self._vetoed:  # its loss says nothing about the weights
                 self._vetoed = [x for x in self._vetoed if x > at]

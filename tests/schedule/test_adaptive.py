@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 from schedule_runs import PEAK, every_mode, falling, make_optimizer, run
-from torch import nn
 
-from autowarm import AdaptiveWarmup, Lion
+from autowarm import AdaptiveWarmup
 
 
 @every_mode
@@ -140,18 +139,6 @@ def test_without_losses_and_ramp_it_stays_in_warm_up_and_says_so() -> None:
         "the run of total_steps=10 ends still in ",
     ]
     assert "no finite loss was observed" in str(caught[1].message)
-
-
-def test_group_ratios_are_kept() -> None:
-    a, b = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
-    opt = Lion([{"params": [a], "lr": 0.1}, {"params": [b], "lr": 0.02}])
-    scheduler = AdaptiveWarmup(opt, 50)
-    for t in range(60):
-        assert opt.param_groups[0]["lr"] == pytest.approx(5 * opt.param_groups[1]["lr"])
-        opt.step()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            scheduler.step(5.0 - 0.01 * t)
 
 
 def test_a_tensor_rate_is_filled_in_place() -> None:

@@ -152,16 +152,8 @@ def make(*args: Any, **options: Any) -> Any:
 
 WORDS: dict[str, tuple[Loop, type[Exception], str]] = {
     "a warm-up's length": (make(100, 1000), TypeError, r"takes \(optimizer, total_steps\).*sets its own length"),
-    "num_training_steps": (
-        make(num_training_steps=9),
-        TypeError,
-        "no num_training_steps: do you mean total_steps",
-    ),
-    "num_warmup_steps": (
-        make(100, num_warmup_steps=10),
-        TypeError,
-        "no num_warmup_steps: the warm-up sets its own",
-    ),
+    "num_training_steps": (make(num_training_steps=9), TypeError, "no num_training_steps: do you mean total_steps"),
+    "num_warmup_steps": (make(100, num_warmup_steps=10), TypeError, "no num_warmup_steps: the warm-up sets its own"),
     "warmup_ratio": (make(100, warmup_ratio=0.1), TypeError, "has no warmup_ratio: .*max_warmup="),
     "min_lr": (make(100, min_lr=1e-5), TypeError, "has no min_lr: do you mean final_ratio, a share"),
     "epoch": (make(100, last_epoch=3), TypeError, "has no last_epoch: do you mean total_steps, in updates"),

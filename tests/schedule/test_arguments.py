@@ -25,14 +25,8 @@ from autowarm.schedule import calibrate
         ({"target_loss": math.nan}, "target_loss must be finite, got nan"),
         ({"target_loss": 10**400}, "target_loss must be finite, got 10000"),
         ({"final_ratio": 1.5}, r"final_ratio must be in \[0, 1\], got 1.5"),
-        (
-            {"max_warmup": 2.0},
-            r"max_warmup is a share of the run, in \(0, 1\], a whole number .* got 2.0",
-        ),
-        (
-            {"max_warmup": 0.0},
-            "max_warmup is a share of the run.*of updates ≥ 2, .auto., or None, got 0.0",
-        ),
+        ({"max_warmup": 2.0}, r"max_warmup is a share of the run, in \(0, 1\], a whole number .* got 2.0"),
+        ({"max_warmup": 0.0}, "max_warmup is a share of the run.*of updates ≥ 2, .auto., or None, got 0.0"),
         ({"sigma_f2": 10.0}, "sigma_f2 belongs to the calibration of Δ': give the geometry to calibrate for, too"),
         ({"chance_loss": 0.0}, "chance_loss must be positive and finite, got 0.0"),
         ({"max_warmup": -3}, "max_warmup is a share of the run.*got -3"),

@@ -82,11 +82,6 @@ def test_arrays_and_tensors_are_elementwise(profile: Profile) -> None:
     assert one_by_one[:2] == [0.0, 0.0]
 
 
-def test_a_tensor_of_whole_numbers() -> None:
-    profile = Profile(1e-3, 100.0, 8.0, 2.0)
-    assert profile(torch.tensor([2, 8])).tolist() == pytest.approx([1e-3, 1e-5])
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

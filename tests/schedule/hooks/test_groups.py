@@ -35,17 +35,6 @@ def train(scheduler: AdaptiveWarmup, first: int, last: int) -> list[list[float]]
 
 
 @every_lr
-def test_a_group_without_a_warmup_starts_at_its_peak_and_decays_with_the_others(tensor: bool) -> None:
-    opt = Lion([group(tensor), group(tensor, PEAK / 5, warmup=False)])
-    scheduler = AdaptiveWarmup(opt, 100)
-    rates = train(scheduler, 0, 100)
-    switch = scheduler.warmup_steps
-    assert [b for _, b in rates[: switch + 1]] == pytest.approx([PEAK / 5] * (switch + 1))
-    assert [b for _, b in rates[switch:]] == pytest.approx([a / 5 for a, _ in rates[switch:]])
-    assert rates[0][0] == pytest.approx(PEAK / 10)
-
-
-@every_lr
 @pytest.mark.parametrize("at", [1, 9, 40])
 def test_resumed_a_group_without_a_warmup_is_still_one(tensor: bool, at: int) -> None:
     def make(**options) -> AdaptiveWarmup:

@@ -108,7 +108,15 @@ def test_the_rates_are_those_of_algorithm_1(first: int, trained: bool) -> None:
 # What each argument of the class is in Algorithm 1: given by the paper's user, or turned off.
 GIVEN = {"optimizer", "total_steps", "target_loss", "geometry", "kappa", "div", "sigma_f2", "peak_gap", "warmup",
          "decay", "final_ratio"}  # fmt: skip
-OFF = {"max_warmup": None, "smoothing": 0.0, "trained": False, "chance_loss": None, "recover": False, "model": None}
+OFF = {
+    "max_warmup": None,
+    "smoothing": 0.0,
+    "trained": False,
+    "chance_loss": None,
+    "recover": False,
+    "model": None,
+    "momentum": None,
+}
 HARMLESS = {"max_nonfinite", "process_group"}  # what stops a broken run, and which ranks share a loss
 
 

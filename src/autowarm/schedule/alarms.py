@@ -85,7 +85,7 @@ class Alarms:
 
     def nonfinite(self, state: core.State, optimizer: Optimizer, recovers: bool) -> None:
         """Warn of a loss that was not finite; raise `Diverged` where there were ``max_nonfinite`` in a row."""
-        self.warn("nonfinite", updates=state.updates)
+        self.warn("nonfinite", when="at or shortly before", updates=state.updates)
         if self.max_nonfinite is None or state.failures < self.max_nonfinite:
             return
         params = [p for group in optimizer.param_groups for p in group["params"]]

@@ -134,7 +134,8 @@ def plan_of(
 
         variance = clean(sigma_f2=SIGMA_F2 if sigma_f2 is None else sigma_f2)["sigma_f2"]
         if geometry is not None and resolve(geometry) and kappa is None and cleaned.get("peak_gap") is None:
-            raise ValueError(f"geometry={geometry!r} calibrates with the κ of a model, which is not here: give kappa")
+            known = f"geometry={geometry!r} calibrates with the κ of a model, which is not here"
+            raise ValueError(f"{known}: give kappa, too")
         if kappa is None and variance != SIGMA_F2:
             raise ValueError("sigma_f2 belongs to the calibration of Δ': give the geometry to calibrate for, too")
         if cleaned.get("peak_gap") is None and kappa is not None:

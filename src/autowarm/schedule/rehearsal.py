@@ -28,7 +28,7 @@ class Rehearsal:
         if before.ended_by is None:
             alarms.losses(loss, before, state)
         if not math.isfinite(loss):
-            alarms.warn("nonfinite", updates=state.updates)
+            alarms.warn("nonfinite", when="at", updates=state.updates)
             if alarms.max_nonfinite is not None and state.failures >= alarms.max_nonfinite:
                 raise RuntimeError(f"the loss was not finite {state.failures} times in a row")
         if state.updates == state.total_steps:

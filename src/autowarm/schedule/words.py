@@ -39,7 +39,7 @@ WORDS = {
         "another device, or load_state_dict(assign=True)"
     ),
     "nonfinite": (
-        "the loss was NaN or infinite at or shortly before update {updates}: the schedule ignores it but counts the "
+        "the loss was NaN or infinite {when} update {updates}: the schedule ignores it but counts the "
         "update (warned once)"
     ),
     "stalled": "the run of total_steps={total} ends still in warm-up: {why}",

@@ -64,7 +64,7 @@ def test_options_reach_the_scheduler() -> None:
     late = replay((STEPS, LOSSES), target_loss=1.9)
     assert late.recorded.losses.tolist() == LOSSES.tolist()
     assert late.warmup_steps != replay((STEPS, LOSSES)).warmup_steps
-    with pytest.raises(TypeError, match=r"give a file, a Log, or a tuple \(steps, losses\)"):
+    with pytest.raises(TypeError, match=r"give a file, a Log, a DataFrame, or a tuple \(steps, losses\)"):
         replay([3.0, 2.0, 1.0])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_warmup is a share of the run"):
         replay((STEPS, LOSSES), max_warmup=0.0)

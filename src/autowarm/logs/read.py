@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .columns import logs_of
-from .formats import logs_in, rows_of_events
+from .formats import logs_in, table_of_events
 from .log import Log, LogError
 
 # What a run's folder may hold, in the order of preference.
@@ -77,7 +77,7 @@ def read(
         with tempfile.TemporaryDirectory() as folder:  # its package reads no compressed file, and only such names
             file = Path(folder, "events.out.tfevents")
             file.write_bytes(data)
-            return logs_of(rows_of_events(file, name), name, **options)
+            return logs_of(table_of_events(file, name), name, shared=False, **options)
     if (text := _text(data)) is None:
         raise LogError(
             f"{name}: a binary file that is no event file of TensorBoard. Export the run as CSV or JSON lines"
@@ -105,7 +105,7 @@ def _folder(folder: Path, options: dict[str, Any]) -> list[Log]:
     logs, failed = [], []
     for run in runs:
         try:
-            logs += logs_of(rows_of_events(run, _name(run)), _name(run), **options)
+            logs += logs_of(table_of_events(run, _name(run)), _name(run), shared=False, **options)
         except LogError as error:
             failed.append(error)
     if not logs:

@@ -25,11 +25,12 @@ from ..optim.wrapped import hook, hook_once_compiled, inside, unwrapped
 from ..pretrained import FirstLook
 from . import core
 from .alarms import FIRST, Alarms
-from .arguments import Calibrated, checked, plain_words
+from .arguments import checked, plain_words
 from .calibration import SIGMA_F2
 from .checks import check_horizon, clean
 from .clock import UpdateClock
 from .groups import GroupRates
+from .planning import Calibrated
 from .profile import Profile
 from .recovery import Guard, Recovery
 from .report import metrics, one_line, plot_plan, plot_profile

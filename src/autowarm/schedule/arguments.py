@@ -4,7 +4,6 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any, NamedTuple, TypeVar
 
 from torch.optim import Optimizer
@@ -12,11 +11,11 @@ from torch.optim import Optimizer
 from ..geometry import Geometry, resolve
 from ..optim.known import kappa_of, warn_of_own_rates
 from ..optim.wrapped import unwrapped
-from .calibration import SIGMA_F2, calibrate
-from .checks import check_horizon, clean
+from .checks import clean
 from .core import Plan
 from .groups import first_peak
-from .shapes import Shape, decay_shape, name_of, warmup_shape
+from .planning import plan_of
+from .shapes import name_of
 
 Init = TypeVar("Init", bound=Callable[..., None])
 # What people write out of habit, and what they mean.
@@ -27,23 +26,6 @@ _HABITS = {
     "peak": "autowarm.find_rate, before the run? rewarm(peak=) changes the peak rate in it",
     **dict.fromkeys(("epoch", "last_epoch", "epochs"), "total_steps, in updates; a state resumes by load_state_dict"),
 }  # fmt: skip
-
-
-_NUMBERS = {field.name for field in fields(Plan)} - {"warmup", "decay", "trained"}
-
-
-class Calibrated(NamedTuple):
-    """Δ' as a function of Δ0, as the paper calibrates it."""
-
-    kappa: float
-    sigma_f2: float
-    div: float
-    target: tuple[Shape, Shape]
-
-    def __call__(self, gap0: float) -> float:
-        return calibrate(
-            gap0, lr=1.0, div=self.div, kappa=self.kappa, sigma_f2=self.sigma_f2, target=self.target
-        ).peak_gap
 
 
 class Arguments(NamedTuple):
@@ -84,39 +66,6 @@ def checked(
     }
     plan = plan_of(warmup=warmup, decay=decay, trained=trained, **numbers)
     return Arguments(inner, settings, plan, counted, max_nonfinite)
-
-
-def plan_of(
-    total_steps: int | None,
-    *,
-    warmup: str | Shape = "linear",
-    decay: str | Shape = "cosine",
-    trained: bool | None = None,
-    geometry: Any = None,
-    kappa: float | None = None,
-    sigma_f2: float = SIGMA_F2,
-    **numbers: Any,
-) -> Plan:
-    """The plan that these arguments of `AdaptiveWarmup` make; ``geometry`` calibrates Δ', and then needs ``kappa``.
-
-    Raises:
-        TypeError: an argument is unknown, or says something about an optimizer.
-        ValueError: as for `AdaptiveWarmup`.
-    """
-    if unknown := numbers.keys() - _NUMBERS:
-        known = ", ".join(sorted({*_NUMBERS, "warmup", "decay", "trained", "geometry", "kappa", "sigma_f2"}))
-        raise TypeError(f"without an optimizer, AdaptiveWarmup has no {min(unknown)}: give some of {known}")
-    cleaned = clean(total_steps=total_steps, kappa=kappa, sigma_f2=sigma_f2, **numbers)
-    kappa, sigma_f2 = cleaned.pop("kappa"), cleaned.pop("sigma_f2")
-    shapes = warmup_shape(warmup), decay_shape(decay)
-    check_horizon(cleaned["total_steps"], shapes[1])
-    if geometry is not None and resolve(geometry) and kappa is None and cleaned.get("peak_gap") is None:
-        raise ValueError(f"geometry={geometry!r} calibrates with the κ of a model, which is not here: give kappa, too")
-    if kappa is None and sigma_f2 != SIGMA_F2:
-        raise ValueError("sigma_f2 belongs to the calibration of Δ': give the geometry to calibrate for, too")
-    if cleaned.get("peak_gap") is None and kappa is not None:
-        cleaned["peak_gap"] = Calibrated(kappa, sigma_f2, cleaned.get("div", Plan.div), shapes)
-    return Plan(warmup=shapes[0], decay=shapes[1], trained=trained, **cleaned)
 
 
 def check_recover(recover: Any, optimizer: Optimizer) -> None:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from . import core
-from .arguments import Calibrated, check_horizon
+from .checks import check_horizon
+from .planning import Calibrated
 
 STATE_VERSION = 10
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from autowarm import theory
 from autowarm.plotting import BLUE, GREEN, GREY, ORANGE, styled
 from autowarm.schedule import Profile, calibrate, core
-from autowarm.schedule.arguments import plan_of
+from autowarm.schedule.planning import plan_of
 from autowarm.smoothness import plot_study
 
 from ..analysis import figures

@@ -29,14 +29,18 @@ def rate(step: int) -> float:
     return float(f"{1e-3 * min(1.0, step / 100):.4g}")
 
 
-def lines(form: Callable[[int, float, float], str], steps: Iterable[int] = range(10, T + 1, 10), before: str = "") -> str:
+def lines(
+    form: Callable[[int, float, float], str], steps: Iterable[int] = range(10, T + 1, 10), before: str = ""
+) -> str:
     return before + "\n".join(form(s, loss(s), rate(s)) for s in steps) + "\n"
 
 
 def epochs(form: Callable[[int, int, float, float], str], each: int = 200, first: int = 0, every: int = 10) -> str:
     """Three epochs whose steps begin again; the last step of each is a multiple of ``every``."""
     return "\n".join(
-        form(e + first, s, loss(e * each + s), rate(e * each + s)) for e in range(3) for s in range(every, each + 1, every)
+        form(e + first, s, loss(e * each + s), rate(e * each + s))
+        for e in range(3)
+        for s in range(every, each + 1, every)
     )
 
 

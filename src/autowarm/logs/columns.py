@@ -4,6 +4,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,19 +66,22 @@ def table_of(records: Iterable[Record]) -> Table:
     """The columns of rows, where a value that a row lacks was not logged; one within another is named "outer/inner"."""
     found: dict[str, tuple[list[int], list[Any]]] = {}
 
-    def put(row: int, record: Record, outer: str) -> None:
-        for name, value in record.items():
-            key = f"{outer}{name}" if outer else name
-            if type(value) is dict:
-                put(row, value, f"{key}/")
-                continue
-            if (column := found.get(key)) is None:
-                column = found[key] = ([], [])
-            column[0].append(row)
-            column[1].append(value)
+    def put(key: str, start: int, values: Sequence[Any]) -> None:
+        if dict in set(map(type, values)):
+            for row, value in enumerate(values, start):
+                for name, inner in value.items() if type(value) is dict else [("", value)]:
+                    put(f"{key}/{name}" if name else key, row, [inner])
+            return
+        rows, others = found.setdefault(key, ([], []))
+        rows.extend(range(start, start + len(values)))
+        others.extend(values)
 
-    for row, record in enumerate(records):
-        put(row, record, "")
+    row = 0
+    for keys, group in groupby(records, tuple):  # rows in a row with the same columns, all at once
+        alike = list(group)
+        for key, values in zip(keys, zip(*(record.values() for record in alike), strict=True), strict=True):
+            put(key, row, values)
+        row += len(alike)
     return {key: Column(np.array(rows), values) for key, (rows, values) in found.items()}
 
 
@@ -114,8 +118,8 @@ def _split(table: Table, loss: str | None) -> dict[str, Table]:
         apart: dict[str, Table] = {}
         for run in dict.fromkeys(found["run"] for found in wide):
             own = {m["column"]: table[m.string] for m in wide if m["run"] == run and not m["extreme"]}
-            rows = np.concatenate([np.empty(0, np.int64), *(column.rows for column in own.values())])
-            shared = {key: column.within(rows) for key, column in table.items() if not _WIDE.match(key)}
+            shared = {key: column for key, column in table.items() if not _WIDE.match(key)}
+            shared = _within(shared, _rows_of(own.values())) if own else {}
             apart[run] = shared | own
         return apart
     key = next((column for column in table if plain(column) in _RUNS), None)
@@ -125,6 +129,21 @@ def _split(table: Table, loss: str | None) -> dict[str, Table]:
     for row, run in zip(table[key].rows.tolist(), table[key].values, strict=True):
         groups.setdefault(str(run), []).append(row)
     return {run: _within(table, np.array(rows)) for run, rows in groups.items()}
+
+
+def _rows_of(columns: Iterable[Column]) -> NDArray[np.int64]:
+    each = [column.rows for column in columns]
+    used = np.zeros(1 + max(int(rows[-1]) for rows in each), dtype=bool)
+    for rows in each:
+        used[rows] = True
+    return np.flatnonzero(used)
+
+
+def _shared(one: Column, other: Column) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The rows that both columns have, and their places in both."""
+    if np.array_equal(one.rows, other.rows):
+        return one.rows, (places := np.arange(len(one.rows))), places
+    return np.intersect1d(one.rows, other.rows, assume_unique=True, return_indices=True)
 
 
 def _within(table: Table, rows: NDArray[np.int64]) -> Table:
@@ -198,16 +217,15 @@ def _of_training(table: Table, loss: str, notes: list[str]) -> Table:
         other = [row for row, of in zip(rows.tolist(), values, strict=True) if str(of).lower() in _NOT_TRAINING]
         if other and not np.isin(table[loss].rows, other).all():
             notes.append(f"{len(other):,} rows of validation, by the column {split!r}, are left out")
-            every = np.unique(np.concatenate([column.rows for column in table.values()]))
-            table = _within(table, np.setdiff1d(every, other))
+            table = _within(table, np.setdiff1d(_rows_of(table.values()), other))
     return table
 
 
 def _joined(table: Table, step: str, epoch: str, read: Sequence[str | None], notes: list[str]) -> tuple[Table, int]:
     """Steps that go on where they begin again with a later epoch, and how many; a resume goes back in both."""
-    wanted = np.unique(np.concatenate([table[key].rows for key in read if key in table]))
+    wanted = _rows_of([table[key] for key in read if key in table])
     steps, epochs = table[step].within(wanted), table[epoch].within(wanted)
-    rows, i, j = np.intersect1d(steps.rows, epochs.rows, assume_unique=True, return_indices=True)
+    rows, i, j = _shared(steps, epochs)
     at, when = steps.numbers()[0][i], epochs.numbers()[0][j]
     finite = np.isfinite(at + when)
     rows, at, when = rows[finite], at[finite], when[finite]
@@ -242,7 +260,7 @@ def _series(
     table: Table, step: str, column: str, what: str, notes: list[str]
 ) -> tuple[tuple[Any, Any], int, NDArray[np.int64]]:
     """The steps and values of a column, how many are no numbers, which is noted, and the rows of the column."""
-    rows, i, j = np.intersect1d(table[step].rows, table[column].rows, assume_unique=True, return_indices=True)
+    rows, i, j = _shared(table[step], table[column])
     (at, no_step), (values, no_value) = table[step].numbers(), table[column].numbers()
     odd = np.isin(i, no_step) | np.isin(j, no_value)
     kept = ~odd & ~np.isnan(at[i])

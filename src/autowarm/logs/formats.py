@@ -22,6 +22,8 @@ _COMMA, _POINT = re.compile(_NUMBER.format(",", r"\."), re.I), re.compile(_NUMBE
 _MISSING = ("", "-", "na", "n/a", "#n/a", "none", "null")  # in lower case; not a loss that is not finite
 _NAMES = ("step", "loss", "lr")  # of a table without a header
 _SCALARS = ["Wall time", "Step", "Value"]  # one metric, as TensorBoard gives it for download
+# How JSON begins, and neither a line with a time in brackets nor a dictionary that Python prints.
+_JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[\[{\]])")
 _MANY = 10_000  # rows, from which on a table of numbers alone is read at once
 _TIMES = 1e9  # what is larger in a first column is a time, not a step
 
@@ -30,7 +32,7 @@ def logs_in(text: str, name: str, **options: Any) -> list[Log]:
     """Return the runs in the text of a file, recognised by its content; see `logs_of`."""
     if not text.strip():
         raise LogError(f"{name}: the file is empty")
-    if text.lstrip()[0] not in "{[" or not _is_json(text):
+    if not _JSON.match(text) and (text.lstrip()[0] not in "{[" or printed(text)):
         table, notes = table_of_words(text) if printed(text) else _table(text, name)
         return logs_of(table, name, notes=notes, **options)
     try:
@@ -106,15 +108,6 @@ def _curve(
         first_loss=first_loss,
         notes=notes,
     )
-
-
-def _is_json(text: str) -> bool:
-    """Whether it begins with JSON, rather than with what Python prints of a dictionary."""
-    start = text.lstrip()
-    with contextlib.suppress(ValueError, RecursionError):
-        json.JSONDecoder().raw_decode(start)
-        return True
-    return not printed(text) or start[1:].lstrip()[:1] in ('"', "{", "[")
 
 
 def _lines(text: str, name: str) -> tuple[list[Any], list[str]]:

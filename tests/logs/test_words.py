@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (a line of a log is a line)
 """What 43 programs print or write, each as (first update, last, losses, T, the rate at the last one, the last loss).
 
 Every sample is made here, in the form that the program uses. `None` for a rate: the form has none. A text instead of
@@ -6,15 +7,16 @@ numbers is what the refusal says, where the form has too little in it.
 
 import json
 import math
-import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from autowarm.logs import LogError, read, replay
+from autowarm.logs import LogError, read, replay, replaying
+from autowarm.logs import log as log_module
 from autowarm.logs.formats import logs_in
 from autowarm.logs.log import make_log
 
@@ -47,7 +49,6 @@ def epochs(form: Callable[[int, int, float, float], str], each: int = 200, first
 STAMP = "2026-01-02 03:04:05,678"
 EVERY = (10, T, 60, T, 1e-3, loss(T))
 BARE = (10, T, 60, T, None, loss(T))
-ZERO = (1, T, 60, T, None, loss(590))  # from step 0 on, every tenth
 
 FORMATS: dict[str, tuple[str, Any]] = {
     "nanoGPT": (
@@ -232,11 +233,110 @@ FORMATS: dict[str, tuple[str, Any]] = {
 def test_what_programs_print(text: str, expected: Any) -> None:
     if isinstance(expected, str):
         with pytest.raises(LogError, match=expected):
-            [log] = logs_in(text, "log")
-            replay(log)
+            replay(logs_in(text, "log")[0])
         return
     [log] = logs_in(text, "log")
     updates, losses = (log.updates, log.losses) if log.begins == 1 else (log.updates[1:], log.losses[1:])
     rates = None if log.rates is None else pytest.approx(float(log.rates[updates[-1] - 1]))
     assert (updates[0], updates[-1], len(losses), log.total_steps, losses[-1]) == (*expected[:4], expected[5])
     assert expected[4] == rates
+
+
+def test_a_carriage_return_a_decimal_comma_and_a_broken_line_are_no_losses() -> None:
+    [log] = logs_in("step 1 loss 4.5\rstep 2 loss 3,5\rstep 3 loss 2.5\rstep 4 loss 2.", "log")
+    assert log.losses.tolist() == [4.5, 2.5, 2.0]
+    assert log.notes[0] == "1 of 4 losses or their steps are no numbers and left out (the first: '3,5')"
+
+
+def test_of_several_ranks_the_first_is_read_and_said() -> None:
+    text = "".join(f"[rank{r}]: step {s} loss {9 - s + r}\n" for s in (1, 2, 3) for r in (3, 0))
+    [log] = logs_in(text, "log")
+    assert log.losses.tolist() == [11.0, 10.0, 9.0]
+    assert log.notes == ("3 lines of other ranks are left out",)
+
+
+def test_a_data_frame_needs_no_pandas_of_ours() -> None:
+    rows = [{"step": s, "loss": loss(s), "lr": rate(s), "val_loss": math.nan} for s in range(1, 101)]
+    frame = SimpleNamespace(to_dict=lambda kind: rows if kind == "records" else None)
+    found = replay(frame, first_loss=None)
+    assert (found.log.chosen, found.total_steps) == ("step, loss, lr; 100 of 100 updates", 100)
+    assert replay(frame, total_steps=200).total_steps == 200
+
+
+def test_mlflows_metrics_of_a_run_are_its_columns(tmp_path: Path) -> None:
+    (tmp_path / "metrics" / "train").mkdir(parents=True)
+    for name, value in (("train/loss", loss), ("lr", rate)):
+        (tmp_path / "metrics" / name).write_text(lines(lambda s, x, r, value=value: f"1700000000000 {value(s)} {s}"))
+    for folder in (tmp_path, tmp_path / "metrics"):
+        [log] = read(folder)
+        assert log.chosen == "step, train/loss, lr; 600 of 600 updates"
+
+
+JOINED = {
+    "the end of the log, not of its losses": ("step,loss,val_loss\n1,4,\n2,3,\n90,,9\n", 90, None),
+    "a loss that is not finite is of the run": ("step,loss\n1,4\n2,3\n3,nan\n90,nan\n", 90, None),
+    "max_steps": ("step,loss,max_steps\n1,4,500\n2,3,500\n", 500, None),
+    "a first loss of 0": ("step,loss\n0,0\n1,0\n2,4\n3,3\n", 4, "the first 2 losses are 0"),
+}
+
+
+@pytest.mark.parametrize(("text", "total", "note"), JOINED.values(), ids=JOINED)
+def test_how_long_a_run_was(text: str, total: int, note: str | None) -> None:
+    [log] = logs_in(text, "log")
+    assert log.total_steps == total
+    assert note is None or log.notes[0].startswith(note)
+
+
+@pytest.mark.parametrize(
+    ("last", "factor", "note"),
+    [(400, 4, "the rates' steps go 4 times as far"), (250, 0, "the rates are not used"), (101, 1, None)],
+)
+def test_rates_on_other_steps_are_matched_or_left_out(last: int, factor: int, note: str | None) -> None:
+    log = make_log("a", range(1, 101), [loss(s) for s in range(1, 101)], range(1, last + 1), np.ones(last))
+    assert (log.rates is None) == (factor == 0)
+    assert (log.rates is None) or len(log.rates) == 100
+    assert [text for text in log.notes if "rates" in text] == [] if note is None else note in log.notes[0]
+
+
+def test_what_begins_late_leads_with_it_or_is_refused() -> None:
+    def late(first: int, **options: Any) -> str:
+        return replay((range(first, 1001), [loss(s) for s in range(first, 1001)]), **options).answer
+
+    assert late(11).startswith("Your warm-up: not in the log. Ours would have ended at ")
+    assert late(30).startswith("The log begins at update 30 (3.0%), so this is a guess. Your")
+    assert late(300, first_loss=10.0).startswith("The log begins at update 300")
+    with pytest.raises(LogError, match="the losses begin at update 300 of 1,000"):
+        late(300)
+
+
+@pytest.mark.parametrize(
+    ("used", "falls", "follows"),
+    [
+        (80, 60.0, "The two are alike, so little would change."),
+        (20, 60.0, "Ours is longer. Whether that trains better, only a run shows"),
+        (290, 30.0, "Ours is shorter. Whether"),
+        (20, 1e9, "The loss fell too slowly to end it, so for this run ours is a ramp of fixed length."),
+    ],
+)
+def test_one_answer_and_what_follows_from_it(used: int, falls: float, follows: str) -> None:
+    steps = np.arange(1, 601)
+    found = replay((steps, 2.0 + 8.0 * np.exp(-steps / falls), np.minimum(1.0, steps / used)))
+    assert follows in found.answer
+    assert (
+        f"Your warm-up: {used} updates ({used / 6:.1f}%). Ours would have ended at {found.warmup_steps} ("
+        in found.answer
+    )
+
+
+def test_a_run_of_many_updates_is_thinned_and_ends_where_all_of_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = np.arange(1, 20_001)
+    losses, rates = 2.0 + 8.0 * np.exp(-steps / 1_000), np.ones(20_000)
+    whole = replay((steps, losses, rates))
+    for module in (log_module, replaying):
+        monkeypatch.setattr(module, "LONG", 10_000)
+        monkeypatch.setattr(module, "MOST", 5_000)
+    thinned = replay((steps, losses, rates))
+    assert thinned.notes[0] == "of 20,000 losses every 4th is read, after the first 1,000"
+    for one, other in ((whole.recorded, thinned.recorded), (whole.closed_loop, thinned.closed_loop)):
+        assert abs(one.warmup_steps - other.warmup_steps) <= 8
+        assert other.rates == pytest.approx(one.rates, rel=0.01, abs=0.002)

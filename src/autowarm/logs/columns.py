@@ -1,5 +1,6 @@
 """Finds step, loss and rate among the columns of a log, and the runs among its rows."""
 
+import contextlib
 import difflib
 import math
 import re
@@ -29,7 +30,7 @@ class Column(NamedTuple):
     def numbers(self) -> tuple[NDArray[np.float64], list[int]]:
         """The values as numbers, NaN for null; and the places of those that are no numbers, such as a word."""
         try:
-            found = np.array(self.values, dtype=np.float64)
+            found = np.asarray(self.values, dtype=np.float64)
             if found.ndim == 1:
                 return found, []
         except (TypeError, ValueError, OverflowError):
@@ -82,7 +83,15 @@ def table_of(records: Iterable[Record]) -> Table:
         for key, values in zip(keys, zip(*(record.values() for record in alike), strict=True), strict=True):
             put(key, row, values)
         row += len(alike)
-    return {key: Column(np.array(rows), values) for key, (rows, values) in found.items()}
+    return {key: Column(np.array(rows), _at_once(values)) for key, (rows, values) in found.items()}
+
+
+def _at_once(values: list[Any]) -> Sequence[Any] | NDArray[np.float64]:
+    """The values as an array if they are numbers, or null, which is NaN then."""
+    if {*map(type, values)} <= {int, float, type(None)}:
+        with contextlib.suppress(OverflowError):
+            return np.array(values, dtype=np.float64)
+    return values
 
 
 def logs_of(
@@ -321,7 +330,7 @@ def _loss(table: Table, name: str, notes: list[str]) -> str:
     """The column with the most losses of those with a usual name; one with a single loss, a run's mean, is no other."""
     columns = list(table)
     usual = {
-        column: sum(value is not None for value in table[column].values)
+        column: int((~np.isnan(table[column].numbers()[0])).sum())
         for wanted in _LOSSES
         for column in columns
         if plain(column) == wanted

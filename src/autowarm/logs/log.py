@@ -27,8 +27,8 @@ _NEARBY = 25
 _UNSURE = (10, 0.1)
 # A log that ends before this share of the run is said to.
 _UNFINISHED = 0.95
-# Beyond so many losses, every so-many-th is kept, but all of the first ones.
-MOST, DENSE = 100_000, 1_000
+# Of more updates than LONG, about MOST are kept at equal distances, besides all of the first ones.
+LONG, MOST, DENSE = 200_000, 100_000, 1_000
 # Rates whose steps go on for a whole multiple of the losses', so nearly, are counted in parts of updates.
 _MULTIPLE = 0.02
 
@@ -156,7 +156,7 @@ def make_log(
     if not finite.all() and len(updates) < end_of_losses:
         said.append(f"{int((~finite).sum())} losses that are not finite are left out")
         updates, values = updates[finite], values[finite]
-    if len(updates) > MOST:
+    if len(updates) > LONG:
         every = -(-len(updates) // MOST)
         kept = np.unique(np.concatenate([np.arange(DENSE), np.arange(DENSE, len(updates), every), [len(updates) - 1]]))
         kept = kept[np.isfinite(values[kept])]
@@ -186,17 +186,14 @@ def make_log(
     if rates is not None and rate_steps is not None:
         known, seen = _in_order(*_pairs(name, rate_steps, rates), "rates", [])
         known, seen = known[np.isfinite(seen)], seen[np.isfinite(seen)]
-        if len(seen):
-            known, seen = _on_the_losses_steps(known, seen, at, last_step, said)
-        known = known + shift
-        if not len(seen):
-            said.append("so the rates are not used")
-        elif len(seen) and seen.min() >= 0 and seen.max() > 0:
+        positive = len(seen) and seen.min() >= 0 and seen.max() > 0
+        if not positive:
+            said.append("the rates in the log are not positive numbers, so they are not used")
+        elif parts := _parts(known[-1], at, max(last_step, total), said):
+            known = known // parts + shift
             of_updates = _every_rate(known, seen, last, said)
             if used_warmup is None:
                 used_warmup, at_most = _used(known, seen, said)
-        else:
-            said.append("the rates in the log are not positive numbers, so they are not used")
     chosen = f"{', '.join(columns)}; " if columns else ""
     return Log(
         name, updates.astype(np.int64), values, of_updates, total, used_warmup, averaged, tuple(said), at_most, begins,
@@ -204,20 +201,16 @@ def make_log(
     )  # fmt: skip
 
 
-def _on_the_losses_steps(
-    known: NDArray[np.int64], seen: Array, at: NDArray[np.int64], last: int, said: list[str]
-) -> tuple[NDArray[np.int64], Array]:
-    """The rates at the losses' steps; none if those of the rates count something else."""
-    apart = 2 * int(np.median(np.diff(at))) if len(at) > 1 else 0
-    if known[-1] <= last + apart:
-        return known, seen
-    ratio = known[-1] / max(1, last)
-    parts = round(ratio)
-    if parts > 1 and abs(ratio / parts - 1) < _MULTIPLE:
+def _parts(rates: int, at: NDArray[np.int64], losses: int, said: list[str]) -> int:
+    """How many of the rates' steps, which go to ``rates``, make one of the losses'; 0 if they count something else."""
+    if rates <= losses + 2 * np.median(np.diff(at)):
+        return 1
+    parts = round(rates / losses)
+    if abs(rates / losses / parts - 1) < _MULTIPLE:
         said.append(f"the rates' steps go {parts} times as far as the losses', and are taken as parts of updates")
-        return known // parts, seen
-    said.append(f"the rates' steps go to {known[-1]:,} and the losses' to {last:,}: they count different things")
-    return known[:0], seen[:0]
+        return parts
+    said.append(f"the rates are not used: their steps go to {rates:,}, and those of the losses to {losses:,}")
+    return 0
 
 
 def _pairs(name: str, steps: ArrayLike, values: ArrayLike) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ import numpy as np
 from ..schedule.core import Plan, advance, begin, settle
 from ..schedule.planning import plan_of
 from .columns import logs_of, table_of
-from .log import DENSE, MOST, Log, LogError, make_log
+from .log import DENSE, LONG, MOST, Log, LogError, make_log
 from .read import read
 from .result import Reading, Replay
 
@@ -192,7 +192,7 @@ def _drive(
     peak, total = 1.0 if log.rates is None else float(log.rates.max()), log.total_steps
     plan = make(total)
     state = settle(plan, begin(plan), bool(plan.trained))
-    every = -(-total // MOST)
+    every = 1 if total <= LONG else -(-total // MOST)
     starts = range(total) if every == 1 else [*range(DENSE), *range(DENSE, total, every)]
     rates, losses, notes, summed, broken = [], [], [], 0.0, None
     for start, end in zip(starts, [*starts[1:], total], strict=True):

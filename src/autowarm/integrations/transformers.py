@@ -28,6 +28,9 @@ _OLDEST = 5  # of transformers
 
 try:
     import transformers
+
+    if int(transformers.__version__.partition(".")[0]) < _OLDEST:
+        raise ImportError(f"transformers {transformers.__version__} is installed")
     from tqdm.auto import tqdm
     from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
     from transformers.integrations import deactivate_neftune
@@ -36,13 +39,9 @@ try:
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     )
 except ImportError as missing:
-    raise ImportError("this plug-in needs transformers: pip install 'autowarm[transformers]'") from missing
-
-if int(transformers.__version__.partition(".")[0]) < _OLDEST:
     raise ImportError(
-        f"this plug-in needs transformers {_OLDEST} or later, and {transformers.__version__} is installed: "
-        "pip install -U transformers; with an older one, write your own loop around AdaptiveWarmup"
-    )
+        f"this plug-in needs transformers {_OLDEST} or later: pip install -U 'autowarm[transformers]' ({missing})"
+    ) from missing
 
 __all__ = ["AdaptiveWarmupMixin", "WarmupCallback", "WarmupTrainer", "attach", "find_rate", "optimizer_by_name"]
 
@@ -68,8 +67,8 @@ class WarmupCallback(TrainerCallback):
     an update that mixed precision skips are dropped, but one that is not finite counts for ``max_nonfinite``.
 
     Each training log entry, and so every tracker in ``report_to``, also gets `AdaptiveWarmup.metrics` under
-    ``autowarm/``; what is printed gains three of them, and one line when the warm-up ends. It warns if the trainer's
-    run is shorter or longer than the schedule: before the first update, and at the end unless a callback stopped the run.
+    ``autowarm/``; what is printed gains three of them, and a line when the warm-up ends. It warns if the trainer's run
+    is not as long as the schedule: before the first update, and at the end unless a callback stopped the run.
 
     Args:
         trainer: the trainer that you add this to, built with ``optimizers=(optimizer, AdaptiveWarmup(optimizer,
@@ -184,8 +183,9 @@ def _brief(on_log: Callable[..., None]) -> Callable[..., None]:
 
 def _foreign(scheduler: Any) -> str:
     return (
-        f"the trainer's scheduler is a {type(scheduler).__name__}: use WarmupTrainer(..., optimizers=(optimizer, None)), "
-        "which makes its own, or give optimizers=(optimizer, AdaptiveWarmup(optimizer, steps))"
+        f"the trainer's scheduler is a {type(scheduler).__name__}: use WarmupTrainer(..., "
+        "optimizers=(optimizer, None)), which makes its own, or give "
+        "optimizers=(optimizer, AdaptiveWarmup(optimizer, steps))"
     )
 
 

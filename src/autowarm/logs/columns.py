@@ -351,7 +351,9 @@ def _loss(table: Table, name: str, notes: list[str]) -> str:
     if len(like) == 1:
         return like[0]
     what = "no column looks like a training loss." if not like else f"which is the loss, {' or '.join(like)}?"
-    raise LogError(f"{name}: {what} Name it with loss= (--loss). {_listed(columns)}")
+    raise LogError(
+        f"{name}: {what} Name it with loss= (--loss), or write two columns, step and loss. {_listed(columns)}"
+    )
 
 
 def _rate(columns: Sequence[str], notes: list[str]) -> str | None:

@@ -54,7 +54,8 @@ def clean(**given: Any) -> dict[str, Any]:
             if checked[name] is not None and (isinstance(checked[name], bool) or not holds(checked[name])):
                 raise ValueError
         except (TypeError, ValueError, OverflowError):  # float(10**400)
-            raise ValueError(f"{name} {need}, got {value!r}") from None
+            got = repr(value) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
+            raise ValueError(f"{name} {need}, got {got}") from None
     return checked
 
 

@@ -33,7 +33,7 @@ def test_the_end_is_said_once_with_what_ended_it_and_where_the_loss_was() -> Non
     assert [line for line in lines if line] == ["warm-up ended at update 20 of 40: the clock; your loss was at 100%"]
     assert EndOfWarmup()(sched) is None  # it ended in an earlier process
     falls, said = schedule(), EndOfWarmup()
-    found = [said(falls) for i in range(39) if advance(falls, 2.0 * 0.8**i) is None]
+    found = [said(falls) for i in range(39) if advance(falls, 2.0 * 0.95**i) is None]
     [line] = [line for line in found if line]
     assert LINE.fullmatch(line)[3] == "loss"  # type: ignore[index]
 

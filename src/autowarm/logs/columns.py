@@ -25,7 +25,7 @@ class Column(NamedTuple):
     def within(self, rows: NDArray[np.int64]) -> "Column":
         """Only the cells in these rows."""
         kept = np.isin(self.rows, rows)
-        return self if kept.all() else Column(self.rows[kept], [self.values[i] for i in np.flatnonzero(kept)])
+        return self if kept.all() else Column(self.rows[kept], [self.values[int(i)] for i in np.flatnonzero(kept)])
 
     def numbers(self) -> tuple[NDArray[np.float64], list[int]]:
         """The values as numbers, NaN for null; and the places of those that are no numbers, such as a word."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .columns import Column, Table, logs_of, number, table_of
-from .log import Log, LogError, make_log
+from .log import Log, LogError
 from .words import printed, table_of_words
 
 # A number with the decimal mark {0}, and {1} between thousands.
@@ -59,8 +59,6 @@ def _logs_of_objects(found: Sequence[Any], name: str, **options: Any) -> list[Lo
     if found and all(isinstance(row, list) and len(row) == len(_SCALARS) for row in found):
         found = [dict(zip(_SCALARS, row, strict=True)) for row in found]
     rows = _objects(found, name)
-    if not any(options.get(column) for column in ("loss", "step", "lr")) and all(map(_is_curve, rows)):
-        return [_curve(row, name if len(rows) == 1 else f"{name}: {i}", **options) for i, row in enumerate(rows)]
     if len(rows) == 1 and any(isinstance(value, list) for value in rows[0].values()):
         # One object with a list for each column.
         lists = {key: value for key, value in rows[0].items() if isinstance(value, list)}
@@ -75,39 +73,6 @@ def _objects(found: Any, name: str) -> list[Mapping[str, Any]]:
             "trainer_state.json"
         )
     return list(found)
-
-
-def _is_curve(row: Mapping[str, Any]) -> bool:
-    lists = {key for key, value in row.items() if isinstance(value, list)}
-    return "losses" in lists and lists <= {"losses", "steps", "share_of_peak_every_50"}
-
-
-def _curve(
-    row: Mapping[str, Any],
-    name: str,
-    *,
-    total_steps: int | None = None,
-    first_loss: float | None = None,
-    notes: Sequence[str] = (),
-    **_columns: Any,
-) -> Log:
-    """A whole curve in one object: losses, and where known their steps and the rate at every 50th update."""
-    losses, shares, used = row["losses"], row.get("share_of_peak_every_50"), row.get("warmup_used")
-    if not isinstance(shares, list | None):
-        raise LogError(f"{name}: share_of_peak_every_50 must be a list, got {shares!r}")
-    if used is not None and (type(used) is not int or used < 0):
-        raise LogError(f"{name}: warmup_used must be a number of updates, got {used!r}")
-    return make_log(
-        str(row.get("name", name)),
-        row.get("steps") or range(1, len(losses) + 1),
-        [math.nan if loss is None else loss for loss in losses],
-        range(0 if row.get("steps") else 1, 50 * len(shares) + 1, 50)[: len(shares)] if shares else None,
-        shares,
-        total_steps=row.get("total_steps") if total_steps is None else total_steps,
-        used_warmup=used,
-        first_loss=first_loss,
-        notes=notes,
-    )
 
 
 def _lines(text: str, name: str) -> tuple[list[Any], list[str]]:

@@ -175,9 +175,9 @@ def make_log(
             )
         updates, values = np.concatenate([[1], updates]), np.concatenate([[first_loss], values])
     if (without := int(updates[-1]) - len(updates)) > 0:
-        every, mean = float(np.median(np.diff(updates))), ", the mean over them" if averaged else ""
-        which = f"a loss every {every:.0f} updates{mean}: in between"
-        if every <= 1:
+        apart, mean = float(np.median(np.diff(updates))), ", the mean over them" if averaged else ""
+        which = f"a loss every {apart:.0f} updates{mean}: in between"
+        if apart <= 1:
             which = f"{without:,} updates have no loss of their own:"
         said.append(f"{which} it is interpolated, with noise of the curve's own size")
     if end_of_losses < _UNFINISHED * total:

@@ -34,8 +34,8 @@ def read(
 
     It reads transformers' ``trainer_state.json``, Lightning's ``metrics.csv``, TensorBoard's event files, exports of
     Weights & Biases (CSV of a chart or a history, JSON lines), the lab's ``metrics.jsonl``, tables of steps and losses
-    with or without a header, and any CSV or JSON lines with such columns, all also compressed by gzip. A folder may
-    hold a run's log, or several runs' event files.
+    with or without a header, any CSV or JSON lines with such columns, and whatever a program printed with a loss beside
+    a number, all also compressed by gzip. A folder may hold a run's log, or several runs' event files.
 
     Args:
         path: the file or the folder.

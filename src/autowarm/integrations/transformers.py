@@ -206,12 +206,6 @@ class AdaptiveWarmupMixin:
     Raises:
         ValueError: ``optim`` is unknown, or it or ``warmup`` is given together with ``optimizers``.
         TypeError: ``warmup`` is no mapping.
-
-    Example:
-        >>> from transformers import Trainer
-        >>> from autowarm.integrations.transformers import AdaptiveWarmupMixin
-        >>> class MyTrainer(AdaptiveWarmupMixin, Trainer):
-        ...     pass
     """
 
     @plain_words

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,6 @@ from .columns import Column, Table, logs_of, number, table_of
 from .log import Log, LogError
 from .words import printed, table_of_words
 
-# A number with the decimal mark {0}, and {1} between thousands.
-_NUMBER = r"[+-]?(\d+|[1-9]\d{{0,2}}({1}\d{{3}})+)({0}\d*)?(e[+-]?\d+)?"
-_COMMA, _POINT = re.compile(_NUMBER.format(",", r"\."), re.I), re.compile(_NUMBER.format(r"\.", ","), re.I)
 _MISSING = ("", "-", "na", "n/a", "#n/a", "none", "null")  # in lower case; not a loss that is not finite
 _NAMES = ("step", "loss", "lr")  # of a table without a header
 _SCALARS = ["Wall time", "Step", "Value"]  # one metric, as TensorBoard gives it for download
@@ -132,35 +128,9 @@ def _table(text: str, name: str) -> tuple[Table, list[str]]:
             f"{name}: there is no loss with a number beside it, and this is no table; its first line is "
             f"{lines[0][:60]!r}. Write two columns, such as step,loss"
         )
-    read = _with_points(rows, decimal=delimiter == ";")
     return table_of(
-        {key: cell for key, cell in zip(header, row, strict=False) if cell.lower() not in _MISSING} for row in read
+        {key: cell for key, cell in zip(header, row, strict=False) if cell.lower() not in _MISSING} for row in rows
     ), notes
-
-
-def _with_points(rows: Sequence[Sequence[str]], *, decimal: bool) -> list[tuple[str, ...]]:
-    """The cells with points as decimal marks and none for thousands, where a column's commas can mean only one thing.
-
-    Where they can mean both, as in 1,000, the other columns decide, and ``decimal``, which favours one of them.
-    """
-    columns, unclear, points = list(zip_longest(*rows, fillvalue="")), [], False
-    for i, column in enumerate(columns):
-        marked = [cell for cell in column if "," in cell or "." in cell]
-        comma, point = all(map(_COMMA.fullmatch, marked)), all(map(_POINT.fullmatch, marked))
-        if not any("," in cell for cell in marked):
-            points |= point and not comma
-        elif comma and point:
-            unclear.append(i)
-        elif comma or point:
-            columns[i] = _pointed(column, comma=comma)
-            decimal, points = decimal or comma, points or point
-    for i in unclear if decimal != points else ():
-        columns[i] = _pointed(columns[i], comma=decimal)
-    return list(zip(*columns, strict=True))
-
-
-def _pointed(column: Sequence[str], *, comma: bool) -> tuple[str, ...]:
-    return tuple(cell.replace(".", "").replace(",", ".") if comma else cell.replace(",", "") for cell in column)
 
 
 def table_of_events(path: Path, name: str) -> Table:

@@ -265,7 +265,7 @@ def find_rate(
         ...                      enable_progress_bar=False, enable_model_summary=False)
         >>> module.lr = find_rate(trainer, module, loader).suggestion
     """
-    if not isinstance(trainer, pl.Trainer) or not isinstance(module, pl.LightningModule):
+    if [isinstance(trainer, pl.Trainer), isinstance(module, pl.LightningModule)] != [True, True]:
         got = f"{type(trainer).__name__}, {type(module).__name__}"
         raise TypeError(f"the order is find_rate(trainer, module, train_dataloaders), got ({got}, ...)")
     if not module.automatic_optimization:

@@ -31,7 +31,7 @@ try:
 
     if int(transformers.__version__.partition(".")[0]) < _OLDEST:
         raise ImportError(f"transformers {transformers.__version__} is installed")
-    from tqdm.auto import tqdm
+    from tqdm.auto import tqdm  # type: ignore[import-untyped]
     from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
     from transformers.integrations import deactivate_neftune
     from transformers.models.auto.modeling_auto import (
@@ -128,7 +128,7 @@ class WarmupCallback(TrainerCallback):
         trainer.training_step, trainer.log = training_step_with_loss_kept, log_with_metrics
         for one in trainer.callback_handler.callbacks:
             if isinstance(one, PrinterCallback | ProgressCallback):
-                one.on_log = _brief(one.on_log)
+                vars(one)["on_log"] = _brief(one.on_log)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Drop the losses of an update that was skipped; before the first, compare the run's length."""

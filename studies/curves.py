@@ -3,7 +3,7 @@
     python -m studies.curves CURVES.jsonl.gz OUT.csv [--option NAME=VALUE ...]
 
 A curve is an object on its own line, with `losses`, `steps`, `total_steps`, `warmup_used`, `optimizer_norm`,
-`model_shapes` and `share_of_peak_every_50`, see `autowarm.logs`. Where the rates are not recorded but the warm-up is,
+`model_shapes` and `share_of_peak_every_50`. Where the rates are not recorded but the warm-up is,
 we assume a linear warm-up, then the decay of the curve's family.
 """
 

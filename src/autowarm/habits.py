@@ -3,7 +3,7 @@
 import difflib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 Init = TypeVar("Init", bound=Callable[..., None])
@@ -15,6 +15,7 @@ _HABITS = {
     "peak": "autowarm.find_rate, before the run? rewarm(peak=) changes the peak rate in it",
     **dict.fromkeys(("epoch", "last_epoch", "epochs"), "total_steps, in updates; a state resumes by load_state_dict"),
 }  # fmt: skip
+_NO_LENGTH = "the warm-up sets its own length, and AdaptiveWarmup's max_warmup= limits it"
 
 
 def plain_words(init: Init) -> Init:
@@ -25,16 +26,23 @@ def plain_words(init: Init) -> Init:
 
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **options: Any) -> None:
-        ours, none = type(self).__name__, "the warm-up sets its own length, and AdaptiveWarmup's max_warmup= limits it"
+        ours = type(self).__name__
         if len(args) >= positional and not open_ended:
-            raise TypeError(f"{ours} takes (optimizer, total_steps) and then names, got {len(args)} values: {none}")
-        for name in options.keys() - known.keys():
-            if "warmup" in name.lower().replace("_", ""):
-                raise TypeError(f"{ours} has no {name}: {none}")
-            if not open_ended:
-                close = difflib.get_close_matches(name, known, 1)
-                meant = _HABITS.get(name) or (f"{close[0]}?" if close else f"one of {', '.join(list(known)[1:])}")
-                raise TypeError(f"{ours} has no {name}: do you mean {meant}")
+            raise TypeError(
+                f"{ours} takes (optimizer, total_steps) and then names, got {len(args)} values: {_NO_LENGTH}"
+            )
+        check_names(ours, list(known)[1:], options, open_ended=open_ended)
         init(self, *args, **options)
 
     return checked  # type: ignore[return-value]
+
+
+def check_names(ours: str, known: Sequence[str], options: Iterable[str], *, open_ended: bool = False) -> None:
+    """Raise TypeError at the first option that has another name than those known, and say which one is meant."""
+    for name in (name for name in options if name not in known):
+        if "warmup" in name.lower().replace("_", ""):
+            raise TypeError(f"{ours} has no {name}: {_NO_LENGTH}")
+        if not open_ended:
+            close = difflib.get_close_matches(name, known, 1)
+            meant = _HABITS.get(name) or (f"{close[0]}?" if close else f"one of {', '.join(known)}")
+            raise TypeError(f"{ours} has no {name}: do you mean {meant}")

@@ -30,7 +30,7 @@ def test_a_path_a_log_and_arrays_give_the_same(tmp_path: Path) -> None:
         assert one.warmup_share == one.warmup_steps / T  # type: ignore[operator]
     text = repr(found[0])
     assert "600 updates" in text
-    assert "warm-up used         90 (15.0%)" in text
+    assert "read as step, loss, lr; 600 of 600 updates\n  Your warm-up: 90 updates (15.0%). Ours would have" in text
     assert f"closed loop          {found[0].warmup_steps} (" in text
 
 
@@ -44,9 +44,11 @@ def test_without_rates_there_is_one_reading_and_a_note() -> None:
 
 def test_a_warm_up_that_is_only_bounded_is_said_to_be() -> None:
     logged = STEPS % 100 == 0
-    assert "warm-up used         at most 100 (16.7%)\n" in repr(replay((STEPS[logged], LOSSES[logged], RATES[logged])))
+    assert "100 (16.7%), so this is a guess. Your warm-up: at most 100 updates (16.7%)." in repr(
+        replay((STEPS[logged], LOSSES[logged], RATES[logged]))
+    )
     constant = replay((STEPS[logged], LOSSES[logged], np.ones(6)))
-    assert "warm-up used         at most 100 (16.7%)\n" in repr(constant)
+    assert "100 (16.7%), so this is a guess. Your warm-up: at most 100 updates (16.7%)." in repr(constant)
 
 
 def test_rates_logged_now_and_then_give_nearly_the_closed_loop_of_all() -> None:
@@ -64,7 +66,7 @@ def test_options_reach_the_scheduler() -> None:
     late = replay((STEPS, LOSSES), target_loss=1.9)
     assert late.recorded.losses.tolist() == LOSSES.tolist()
     assert late.warmup_steps != replay((STEPS, LOSSES)).warmup_steps
-    with pytest.raises(TypeError, match=r"give a file, a Log, or a tuple \(steps, losses\)"):
+    with pytest.raises(TypeError, match=r"give a file, a Log, a DataFrame, or a tuple \(steps, losses\)"):
         replay([3.0, 2.0, 1.0])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_warmup is a share of the run"):
         replay((STEPS, LOSSES), max_warmup=0.0)

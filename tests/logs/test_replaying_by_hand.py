@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,17 @@ import pytest
 import torch
 
 from autowarm import AdaptiveWarmup
+from autowarm.logs import replaying
 from autowarm.logs.log import Log, make_log
 from autowarm.logs.replaying import as_recorded, closed_loop
-from autowarm.schedule.rehearsal import Rehearsal
+from autowarm.schedule.core import Plan, State
+from autowarm.schedule.planning import plan_of
 
 T = 400
 
 
 OPTIONS: dict[str, Any] = {"geometry": "sign", "kappa": 1e8}
-make = partial(Rehearsal, **OPTIONS)
+make = partial(plan_of, **OPTIONS)
 
 
 def by_hand(losses: list[float], peak: float) -> tuple[AdaptiveWarmup, list[float]]:
@@ -89,26 +90,24 @@ def test_the_closed_loop_is_the_run_that_it_stands_for(falls: float, warmup: int
     assert abs(as_recorded(log, make, whole=False).warmup_steps - schedule.warmup_steps) > 10
 
 
-class Given:
-    """A rehearsal of a schedule whose shares of the peak are given."""
+def given(monkeypatch: pytest.MonkeyPatch, shares: Iterator[float]) -> None:
+    """Let the rule be one whose shares of the peak are given."""
 
-    def __init__(self, shares: Iterator[float]) -> None:
-        self.shares = shares
-        self.step(0.0)
-
-    def step(self, loss: float) -> None:
+    def advance(plan: Plan, state: State, updates: int, loss: float) -> State:
         assert math.isfinite(loss)
-        self.state = SimpleNamespace(share=next(self.shares), ended_by=None, warmup_steps=0)
+        return state._replace(share=next(shares))
+
+    first = next(shares)
+    monkeypatch.setattr(replaying, "settle", lambda plan, state, trained: state._replace(share=first))
+    monkeypatch.setattr(replaying, "advance", advance)
 
 
-def test_a_schedule_that_repeats_the_recorded_rates_reads_the_recorded_losses() -> None:
+def test_a_schedule_that_repeats_the_recorded_rates_reads_the_recorded_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = curve(60.0, noise=0.3)
     rates = 0.3 * np.minimum(1.0, (1 + np.arange(T)) / 50)
 
-    shares = iter([*(rates / 0.3).tolist(), 0.0])
-    reading = closed_loop(
-        make_log("a", range(1, T + 1), losses, range(1, T + 1), rates), lambda _: Given(shares), whole=True
-    )
+    given(monkeypatch, iter([*(rates / 0.3).tolist(), 0.0]))
+    reading = closed_loop(make_log("a", range(1, T + 1), losses, range(1, T + 1), rates), make, whole=True)
     assert reading.losses.tolist() == losses.tolist()
 
 
@@ -129,10 +128,13 @@ def test_between_logged_losses_the_noise_has_the_size_of_theirs(read: Any) -> No
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 1.0])
-def test_a_slower_schedule_meets_as_much_noise_from_one_update_to_the_next(share: float) -> None:
+def test_a_slower_schedule_meets_as_much_noise_from_one_update_to_the_next(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     losses = 5.0 + 0.2 * np.random.default_rng(2).standard_normal(8000)
     log = make_log("a", range(1, 8001), losses, [1], [1.0])
-    read = closed_loop(log, lambda _: Given(itertools.repeat(share)), whole=True).losses
+    given(monkeypatch, itertools.repeat(share))
+    read = closed_loop(log, make, whole=True).losses
     assert math.sqrt(np.mean(np.diff(read) ** 2) / 2) == pytest.approx(0.2, rel=0.1)
     assert (read.tolist() == losses.tolist()) == (share == 1.0)
 
@@ -152,7 +154,7 @@ def test_a_reading_may_stop_at_the_end_of_the_warm_up() -> None:
 
 def test_past_the_end_of_an_unfinished_log_the_last_loss_stays() -> None:
     log = make_log("a", range(1, 101), curve(1e6)[:100], [1], [0.3], total_steps=T)
-    assert any("ends at update 100 of 400" in note for note in log.notes)
+    assert any("end at update 100 of 400" in note for note in log.notes)
     for reading in (as_recorded(log, make, whole=True), closed_loop(log, make, whole=True)):
         assert len(reading.rates) == T
         assert reading.losses[-1] == log.losses[-1]

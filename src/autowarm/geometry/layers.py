@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..modes import without_autocast
 from .base import Geometry
@@ -119,6 +119,8 @@ def total_kappa(params: Iterable[Tensor], geometry: str | Geometry) -> float:
         >>> total_kappa(torch.nn.Linear(8, 4).parameters(), "spectral")
         4.0
     """
+    if isinstance(params, nn.Module):
+        raise TypeError("κ is of tensors, not of a module: pass model.parameters()")
     unique = {id(p): p for p in params if p.ndim >= 2}
     if not unique:
         raise ValueError("κ needs at least one trained tensor of two or more dimensions, and there is none")

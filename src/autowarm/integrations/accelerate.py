@@ -7,7 +7,7 @@ from torch.optim import Optimizer
 
 from ..schedule import AdaptiveWarmup
 from .lengths import warn_at_end
-from .metrics import loggable_metrics
+from .metrics import EndOfWarmup, loggable_metrics
 
 try:
     from accelerate import Accelerator
@@ -73,6 +73,7 @@ class WarmupScheduler(AdaptiveWarmup):
             raise ValueError(f"log_every counts updates and must be at least 1, or None, got {log_every}")
         super().__init__(optimizer, total_steps, **options)
         self._accelerator, self._log_every = accelerator, log_every
+        self._end_of_warmup = EndOfWarmup()
         accelerator.prepare(self)
         if not isinstance(accelerator.end_training, _Comparing):
             accelerator.end_training = _Comparing(accelerator)
@@ -93,6 +94,8 @@ class WarmupScheduler(AdaptiveWarmup):
             return
         made = self.last_epoch
         super().step()
+        if line := self._end_of_warmup(self):
+            self._accelerator.print(line)
         # A skipped update does not count, so the previous one would be logged twice.
         if self._log_every is not None and self.last_epoch > made and self.last_epoch % self._log_every == 0:
             self._accelerator.log(loggable_metrics(self), step=self.last_epoch)

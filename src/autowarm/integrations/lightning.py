@@ -16,7 +16,7 @@ from ..rate import RateSearch
 from ..schedule import AdaptiveWarmup
 from ..undisturbed import generators, set_generators
 from .lengths import warn_at_end, warn_at_start
-from .metrics import loggable_metrics
+from .metrics import EndOfWarmup, loggable_metrics
 
 try:
     import lightning.pytorch as pl
@@ -30,6 +30,7 @@ _utilities = f"{pl.__name__}.utilities"  # the same in both packages
 _exceptions = import_module(f"{_utilities}.exceptions")
 extract_batch_size = import_module(f"{_utilities}.data").extract_batch_size
 is_param_in_hook_signature = import_module(f"{_utilities}.signature_utils").is_param_in_hook_signature
+rank_zero_info = import_module(f"{_utilities}.rank_zero").rank_zero_info
 Metric = import_module("torchmetrics").Metric  # which Lightning needs
 
 __all__ = ["WarmupCallback", "find_rate", "scheduler_config"]
@@ -106,6 +107,7 @@ class WarmupCallback(pl.Callback):
         self._begins = False
         self._held: list[tuple[Tensor, float]] = []  # losses whose optimizers are not known yet
         self._stepped = False  # whether an optimizer has stepped on them
+        self._ended = EndOfWarmup()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Take the peak rate from a LearningRateFinder, and check that Lightning steps the schedulers as they need."""
@@ -165,7 +167,10 @@ class WarmupCallback(pl.Callback):
         self._stepped = True  # another optimizer may step on the same losses
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Log the schedule at the trainer's logging steps."""
+        """Say when a warm-up has ended, and log the schedule at the trainer's logging steps."""
+        for config in _adaptive_configs(trainer):
+            if line := self._ended(config.scheduler):
+                rank_zero_info(line)
         if trainer.global_step == self._steps_before or not trainer._logger_connector.should_update_logs:
             return  # metrics() may wait for the device
         for i, config in enumerate(_adaptive_configs(trainer)):
@@ -260,6 +265,9 @@ def find_rate(
         ...                      enable_progress_bar=False, enable_model_summary=False)
         >>> module.lr = find_rate(trainer, module, loader).suggestion
     """
+    if [isinstance(trainer, pl.Trainer), isinstance(module, pl.LightningModule)] != [True, True]:
+        got = f"{type(trainer).__name__}, {type(module).__name__}"
+        raise TypeError(f"the order is find_rate(trainer, module, train_dataloaders), got ({got}, ...)")
     if not module.automatic_optimization:
         raise ValueError("find_rate needs automatic optimization: call autowarm.find_rate with a closure of your own")
     finder = _Finder(options)

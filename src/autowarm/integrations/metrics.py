@@ -1,18 +1,14 @@
-"""The metrics that the adapters log."""
+"""What the adapters log, and the one line that they print."""
 
 from ..schedule import AdaptiveWarmup
 
-__all__ = ["loggable_metrics"]
+__all__ = ["EndOfWarmup", "loggable_metrics"]
 
 
 def loggable_metrics(scheduler: AdaptiveWarmup, prefix: str = "autowarm") -> dict[str, float]:
     """Return `AdaptiveWarmup.metrics` in a form that every logger accepts: numbers only, named ``autowarm/…``.
 
     The phase is 1 in decay, and 0 in warm-up. Values that are text or not yet known are left out.
-
-    Args:
-        scheduler: the scheduler.
-        prefix: prefix of the names.
 
     Example:
         >>> import torch
@@ -26,3 +22,26 @@ def loggable_metrics(scheduler: AdaptiveWarmup, prefix: str = "autowarm") -> dic
     metrics = scheduler.metrics()
     numbers = metrics | {"phase": int(metrics["phase"] == "decay")}
     return {f"{prefix}/{name}": value for name, value in numbers.items() if isinstance(value, int | float)}
+
+
+class EndOfWarmup:
+    """Says once that a schedule's warm-up has ended, and nothing of one that ended in an earlier process."""
+
+    def __init__(self) -> None:
+        self._warming: set[int] = set()
+
+    def __call__(self, scheduler: AdaptiveWarmup) -> str | None:
+        """The line, at the first call after the end; to be called at every update."""
+        if scheduler.phase == "warmup":
+            self._warming.add(id(scheduler))
+            return None
+        if id(scheduler) not in self._warming:
+            return None
+        self._warming.remove(id(scheduler))
+        state = scheduler._state
+        of = "" if state.total_steps is None else f" of {state.total_steps}"
+        why = f"the {state.ended_by}" if state.ended_by in ("loss", "clock") else str(state.ended_by)
+        share = ""
+        if state.average is not None and state.gap0 is not None and state.target_loss is not None:
+            share = f"; your loss was at {100 * state.average / (state.gap0 + state.target_loss):.0f}%"
+        return f"warm-up ended at update {state.origin + state.warmup_steps}{of}: {why}{share}"

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import difflib
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping
@@ -14,27 +15,41 @@ from torch.optim import Optimizer
 
 from .. import rate
 from ..frames import frames_of_ours
-from ..habits import plain_words
+from ..habits import check_names, plain_words
 from ..optim import Lion, Muon, NormSGD, SignSGD
 from ..rate import RateSearch
 from ..rate.restore import Keeper
 from ..schedule import AdaptiveWarmup
 from ..undisturbed import generators, set_generators
 from .lengths import warn_at_end, warn_at_start
-from .metrics import loggable_metrics
+from .metrics import EndOfWarmup, loggable_metrics
+
+_OLDEST = 5  # of transformers
 
 try:
-    from transformers import Trainer, TrainerCallback
+    import transformers
+
+    if int(transformers.__version__.partition(".")[0]) < _OLDEST:
+        raise ImportError(f"transformers {transformers.__version__} is installed")
+    from tqdm.auto import tqdm  # type: ignore[import-untyped]
+    from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
     from transformers.integrations import deactivate_neftune
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     )
 except ImportError as missing:
-    raise ImportError("this plug-in needs transformers: pip install 'autowarm[transformers]'") from missing
+    raise ImportError(
+        f"this plug-in needs transformers {_OLDEST} or later: pip install -U 'autowarm[transformers]' ({missing})"
+    ) from missing
 
 __all__ = ["AdaptiveWarmupMixin", "WarmupCallback", "WarmupTrainer", "attach", "find_rate", "optimizer_by_name"]
 
+_SHOWN = ("autowarm/phase", "autowarm/share", "autowarm/warmup_end")  # where a trainer prints its logs
+_NO_TRAINER = (
+    "{0} takes a Trainer alone, as in {0}(Trainer(model, args)), got a {1}; for a loop of your own there are "
+    "AdaptiveWarmup(optimizer, total_steps) and autowarm.find_rate(model, optimizer, closure)"
+)
 _OPTIMIZERS = {"muon": Muon, "lion": Lion, "signsgd": SignSGD, "normsgd": NormSGD}
 # Settings of `TrainingArguments` that an `AdaptiveWarmup` replaces, and its corresponding option.
 _REPLACED = {
@@ -52,8 +67,8 @@ class WarmupCallback(TrainerCallback):
     an update that mixed precision skips are dropped, but one that is not finite counts for ``max_nonfinite``.
 
     Each training log entry, and so every tracker in ``report_to``, also gets `AdaptiveWarmup.metrics` under
-    ``autowarm/``. It warns if the trainer's run is shorter or longer than the schedule: before the first update, and at
-    the end unless a callback stopped the run.
+    ``autowarm/``; what is printed gains three of them, and a line when the warm-up ends. It warns if the trainer's run
+    is not as long as the schedule: before the first update, and at the end unless a callback stopped the run.
 
     Args:
         trainer: the trainer that you add this to, built with ``optimizers=(optimizer, AdaptiveWarmup(optimizer,
@@ -82,15 +97,13 @@ class WarmupCallback(TrainerCallback):
         self._epoch_began = 0
         self._out_of_data = False
         self._losses: list[Tensor] = []
+        self._ended = EndOfWarmup()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Wrap the trainer's ``training_step`` and ``log``."""
         scheduler = self._trainer.lr_scheduler
         if not isinstance(scheduler, AdaptiveWarmup):
-            raise ValueError(
-                f"the trainer's scheduler is a {type(scheduler).__name__}: use WarmupTrainer, or give Trainer "
-                "optimizers=(optimizer, AdaptiveWarmup(optimizer, steps))"
-            )
+            raise ValueError(_foreign(scheduler))
         if scheduler.load_warning is not None:
             warnings.warn(scheduler.load_warning, stacklevel=2)  # Trainer has suppressed it
             scheduler.load_warning = None
@@ -113,6 +126,9 @@ class WarmupCallback(TrainerCallback):
             log(logs, *args, **kwargs)
 
         trainer.training_step, trainer.log = training_step_with_loss_kept, log_with_metrics
+        for one in trainer.callback_handler.callbacks:
+            if isinstance(one, PrinterCallback | ProgressCallback):
+                vars(one)["on_log"] = _brief(one.on_log)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Drop the losses of an update that was skipped; before the first, compare the run's length."""
@@ -147,6 +163,31 @@ class WarmupCallback(TrainerCallback):
         if skipped:
             scheduler.step()  # the trainer will not, but losses that are not finite count
 
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Say when the warm-up has ended."""
+        if (line := self._ended(self._trainer.lr_scheduler)) and state.is_world_process_zero:
+            tqdm.write(line)
+
+
+def _brief(on_log: Callable[..., None]) -> Callable[..., None]:
+    """What prints a trainer's logs, with three of the schedule's values."""
+
+    def shown(args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        few = {
+            name: value for name, value in (logs or {}).items() if name in _SHOWN or not name.startswith("autowarm/")
+        }
+        on_log(args, state, control, logs=few, **kwargs)
+
+    return shown
+
+
+def _foreign(scheduler: Any) -> str:
+    return (
+        f"the trainer's scheduler is a {type(scheduler).__name__}: use WarmupTrainer(..., "
+        "optimizers=(optimizer, None)), which makes its own, or give "
+        "optimizers=(optimizer, AdaptiveWarmup(optimizer, steps))"
+    )
+
 
 class AdaptiveWarmupMixin:
     """Adds the adaptive warm-up to any `Trainer` (TRL's, your own): list it before the trainer among the base classes.
@@ -165,12 +206,6 @@ class AdaptiveWarmupMixin:
     Raises:
         ValueError: ``optim`` is unknown, or it or ``warmup`` is given together with ``optimizers``.
         TypeError: ``warmup`` is no mapping.
-
-    Example:
-        >>> from transformers import Trainer
-        >>> from autowarm.integrations.transformers import AdaptiveWarmupMixin
-        >>> class MyTrainer(AdaptiveWarmupMixin, Trainer):
-        ...     pass
     """
 
     @plain_words
@@ -183,7 +218,10 @@ class AdaptiveWarmupMixin:
     def _warm_up(self, optim: str | None, warmup: Mapping[str, Any] | None) -> None:
         if warmup is not None and not isinstance(warmup, Mapping):
             raise TypeError(f'warmup= takes options of AdaptiveWarmup, such as {{"max_warmup": 0.1}}, got {warmup!r}')
+        check_names("AdaptiveWarmup", [*inspect.signature(AdaptiveWarmup).parameters][2:], warmup or {})
         trainer: Any = self
+        if not isinstance(trainer.lr_scheduler, AdaptiveWarmup | None):
+            raise ValueError(_foreign(trainer.lr_scheduler))
         if warmup and trainer.lr_scheduler is not None:
             raise ValueError("warmup= and a scheduler were given: pass the options to AdaptiveWarmup itself")
         self._warmup = dict(warmup or {})
@@ -263,6 +301,8 @@ def attach(trainer: TrainerT, optim: str | None = None, **warmup: Any) -> Traine
         >>> type(trainer.create_optimizer()).__name__
         'Muon'
     """
+    if not isinstance(trainer, Trainer):
+        raise TypeError(_NO_TRAINER.format("attach", type(trainer).__name__))
     kind = type(trainer)
     if isinstance(trainer, AdaptiveWarmupMixin):
         raise ValueError(f"this {kind.__name__} has an adaptive warm-up already")
@@ -349,7 +389,7 @@ def _options_in(text: str | None) -> dict[str, Any]:
         ) from None
 
 
-def find_rate(trainer: Trainer, **options: Any) -> RateSearch:
+def find_rate(trainer: Trainer, *others: Any, **options: Any) -> RateSearch:
     """`autowarm.find_rate` for a `Trainer` that has not trained yet.
 
     The search runs the trainer's own start of training and its ``training_step``, with its precision, accumulation,
@@ -380,6 +420,8 @@ def find_rate(trainer: Trainer, **options: Any) -> RateSearch:
         >>> trainer = WarmupTrainer(Model(8, 8), args, optim="muon", train_dataset=data)
         >>> args.learning_rate = find_rate(trainer).suggestion
     """
+    if others or not isinstance(trainer, Trainer):
+        raise TypeError(_NO_TRAINER.format("find_rate", type(trainer).__name__))
     finder, model, before = _Finder(trainer, options), trainer.model, generators()
     assert model is not None
     names = ("model", "optimizer", "lr_scheduler", "model_wrapped", "is_in_train", "state", "control")

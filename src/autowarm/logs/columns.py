@@ -1,30 +1,60 @@
 """Finds step, loss and rate among the columns of a log, and the runs among its rows."""
 
+import contextlib
 import difflib
 import math
 import re
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .log import Log, LogError, make_log
 
 Record = Mapping[str, Any]
 
+
+class Column(NamedTuple):
+    """The cells of a column that were logged: the rows that they are in, rising, and their values."""
+
+    rows: NDArray[np.int64]
+    values: Sequence[Any] | NDArray[np.float64]
+
+    def within(self, rows: NDArray[np.int64]) -> "Column":
+        """Only the cells in these rows."""
+        kept = np.isin(self.rows, rows)
+        return self if kept.all() else Column(self.rows[kept], [self.values[int(i)] for i in np.flatnonzero(kept)])
+
+    def numbers(self) -> tuple[NDArray[np.float64], list[int]]:
+        """The values as numbers, NaN for null; and the places of those that are no numbers, such as a word."""
+        try:
+            found = np.asarray(self.values, dtype=np.float64)
+            if found.ndim == 1:
+                return found, []
+        except (TypeError, ValueError, OverflowError):
+            pass
+        each = [number(value) for value in self.values]
+        return np.array([math.nan if x is None else x for x in each]), [i for i, x in enumerate(each) if x is None]
+
+
+Table = dict[str, Column]
+
 # Names of columns in lower case, with _ for whatever is no letter or digit; the first one found counts.
-_STEPS = ("trainer_global_step", "train_global_step", "global_step", "step", "steps", "train_step", "iteration",
-          "iter", "update", "updates", "num_updates")  # fmt: skip
+_STEPS = ("trainer_global_step", "train_global_step", "global_step", "num_updates", "step", "steps", "train_step",
+          "iteration", "iter", "update", "updates", "s", "batch", "count")  # fmt: skip
 _LOSSES = ("loss", "train_loss", "training_loss", "train_train_loss", "loss_train", "train_loss_step", "loss_step",
-           "train_training_loss", "losses")  # fmt: skip
+           "train_training_loss", "losses", "total_loss", "trl", "xent")  # fmt: skip
 _RATES = ("lr", "learning_rate", "train_lr", "train_learning_rate")
-_LIKE_A_LOSS = re.compile(r"(^|_)loss(_|$)")
-_LIKE_A_RATE = re.compile(r"(^|_)(lr|learning_rate)(_|$)")
+LIKE_A_LOSS = re.compile(r"(^|_)loss(_|$)|^(trl|xent)$")
+LIKE_A_RATE = re.compile(r"(^|_)(lr|learning_rate)\d*(_|$)")
 _OURS = re.compile(r"(^|_)autowarm(_|$)")  # the smoothed loss and the target that our plug-ins log
 _OTHER_LOSS = re.compile(
     r"(^|_)(val|valid|validation|eval|test|dev|aux|min|max|best)(_|$)|loss_(scale|scaler|scaling|weight|coef|coeff|factor)s?(_|$)"
 )
 _OTHER_COUNT = re.compile("samples|tokens")
+TOTAL = re.compile(r"(^|_)(total|max|num_train|num_training)_(\w+_)?(steps|iters|iterations|updates)$|^iters$")
 _EPOCHS = ("epoch", "epochs", "train_epoch", "trainer_epoch")
 _SPLITS = ("split", "phase", "mode", "stage")
 _NOT_TRAINING = ("val", "valid", "validation", "eval", "evaluation", "test", "dev")
@@ -33,8 +63,39 @@ _RUNS = ("run", "run_id", "run_name")
 _WIDE = re.compile(r"^(?P<run>.+) - (?P<column>.+?)(?P<extreme>__MIN|__MAX)?$")
 
 
+def table_of(records: Iterable[Record]) -> Table:
+    """The columns of rows, where a value that a row lacks was not logged; one within another is named "outer/inner"."""
+    found: dict[str, tuple[list[int], list[Any]]] = {}
+
+    def put(key: str, start: int, values: Sequence[Any]) -> None:
+        if dict in set(map(type, values)):
+            for row, value in enumerate(values, start):
+                for name, inner in value.items() if type(value) is dict else [("", value)]:
+                    put(f"{key}/{name}" if name else key, row, [inner])
+            return
+        rows, others = found.setdefault(key, ([], []))
+        rows.extend(range(start, start + len(values)))
+        others.extend(values)
+
+    row = 0
+    for keys, group in groupby(records, tuple):  # rows in a row with the same columns, all at once
+        alike = list(group)
+        for key, values in zip(keys, zip(*(record.values() for record in alike), strict=True), strict=True):
+            put(key, row, values)
+        row += len(alike)
+    return {key: Column(np.array(rows), _at_once(values)) for key, (rows, values) in found.items()}
+
+
+def _at_once(values: list[Any]) -> Sequence[Any] | NDArray[np.float64]:
+    """The values as an array if they are numbers, or null, which is NaN then."""
+    if {*map(type, values)} <= {int, float, type(None)}:
+        with contextlib.suppress(OverflowError):
+            return np.array(values, dtype=np.float64)
+    return values
+
+
 def logs_of(
-    records: Sequence[Record],
+    table: Table,
     name: str,
     *,
     loss: str | None = None,
@@ -42,17 +103,16 @@ def logs_of(
     lr: str | None = None,
     **facts: Any,
 ) -> list[Log]:
-    """Return the runs in the rows of a log, where a value that a row lacks was not logged, and None is not finite.
+    """Return the runs in the columns of a log, where None is a value that is not finite.
 
     Columns that are not named are found by the usual names. ``facts`` are further arguments of `make_log`. A LogError
     says that no run has the columns, and lists those that there are.
     """
-    columns = list(dict.fromkeys(key for record in records for key in record))
-    runs = _split(records, columns, loss)
+    runs = _split(table, loss)
     logs, failed = [], []
-    for run, rows in runs.items():
+    for run, own in runs.items():
         try:
-            logs.append(_log(rows, f"{name}: {run}" if len(runs) > 1 else name, loss, step, lr, facts))
+            logs.append(_log(own, f"{name}: {run}" if len(runs) > 1 else name, loss, step, lr, facts))
         except LogError as error:
             failed.append(error)
     if not logs:
@@ -60,30 +120,51 @@ def logs_of(
     return logs
 
 
-def _split(records: Sequence[Record], columns: Sequence[str], loss: str | None) -> dict[str, Sequence[Record]]:
-    """The rows of each run, by its name."""
-    wide = [found for column in columns if (found := _WIDE.match(column))]
-    if wide and loss not in columns and _first(columns, _LOSSES) is None:
-        shared = [column for column in columns if not _WIDE.match(column)]
-        apart: dict[str, Sequence[Record]] = {}
+def _split(table: Table, loss: str | None) -> dict[str, Table]:
+    """The columns of each run, by its name."""
+    wide = [found for column in table if (found := _WIDE.match(column))]
+    if wide and loss not in table and _first(table, _LOSSES) is None:
+        apart: dict[str, Table] = {}
         for run in dict.fromkeys(found["run"] for found in wide):
-            own = [(m.string, m["column"]) for m in wide if m["run"] == run and not m["extreme"]]
-            renamed = [*((column, column) for column in shared), *own]
-            apart[run] = [{new: record[old] for old, new in renamed if old in record} for record in records]
+            own = {m["column"]: table[m.string] for m in wide if m["run"] == run and not m["extreme"]}
+            shared = {key: column for key, column in table.items() if not _WIDE.match(key)}
+            shared = _within(shared, _rows_of(own.values())) if own else {}
+            apart[run] = shared | own
         return apart
-    key = next((column for column in columns if _plain(column) in _RUNS), None)
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(str(record.get(key, "")) if key else "", []).append(record)
-    return dict(groups)
+    key = next((column for column in table if plain(column) in _RUNS), None)
+    if key is None:
+        return {"": table} if table else {}
+    groups: dict[str, list[int]] = {}
+    for row, run in zip(table[key].rows.tolist(), table[key].values, strict=True):
+        groups.setdefault(str(run), []).append(row)
+    return {run: _within(table, np.array(rows)) for run, rows in groups.items()}
 
 
-def _log(rows: Sequence[Record], name: str, loss: str | None, step: str | None, lr: str | None, facts: Any) -> Log:
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    notes = list(facts.get("notes", ()))
-    of_loss = _given(loss, columns, name) or _loss(rows, columns, name, notes)
-    rows = _of_training(rows, columns, of_loss, notes)
-    of_step = _given(step, columns, name) or _step(rows, of_loss, columns)
+def _rows_of(columns: Iterable[Column]) -> NDArray[np.int64]:
+    each = [column.rows for column in columns]
+    used = np.zeros(1 + max(int(rows[-1]) for rows in each), dtype=bool)
+    for rows in each:
+        used[rows] = True
+    return np.flatnonzero(used)
+
+
+def _shared(one: Column, other: Column) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The rows that both columns have, and their places in both."""
+    if np.array_equal(one.rows, other.rows):
+        return one.rows, (places := np.arange(len(one.rows))), places
+    return np.intersect1d(one.rows, other.rows, assume_unique=True, return_indices=True)
+
+
+def _within(table: Table, rows: NDArray[np.int64]) -> Table:
+    return {key: kept for key, column in table.items() if len((kept := column.within(rows)).rows)}
+
+
+def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | None, facts: Any) -> Log:
+    facts = {"shared": True, **facts}
+    notes, columns = list(facts.pop("notes", ())), list(table)
+    of_loss = _given(loss, columns, name) or _loss(table, name, notes)
+    table = _of_training(table, of_loss, notes)
+    of_step = _given(step, columns, name) or _step(table, of_loss)
     of_rate = _given(lr, columns, name) or _rate(columns, notes)
     if of_step is not None and _OTHER_COUNT.search(of_step.lower()):
         raise LogError(
@@ -94,6 +175,9 @@ def _log(rows: Sequence[Record], name: str, loss: str | None, step: str | None, 
         notes.append(
             "the column _step counts calls of wandb.log, which may not be updates; step= (--step) names another"
         )
+    if of_step == "batch":
+        notes.append("the step counts batches: more than updates, if an update takes several")
+    epochs = 1
     if of_step is None:
         if _first(columns, _EPOCHS) is not None:
             raise LogError(
@@ -101,85 +185,102 @@ def _log(rows: Sequence[Record], name: str, loss: str | None, step: str | None, 
                 "the column with step= (--step)"
             )
         notes.append("no column counts updates, so each loss counts as one update")
-        rows = [{**row, "step": number} for number, row in enumerate((row for row in rows if of_loss in row), start=1)]
-        of_step = "step"
+        rows = table[of_loss].rows
+        of_step, table = "step", table | {"step": Column(rows, np.arange(1.0, len(rows) + 1))}
     elif (epoch := _first(columns, _EPOCHS)) is not None:
-        rows = _joined(rows, of_step, epoch, {of_loss, of_rate}, notes)
-    losses, odd = _series(rows, of_step, of_loss, "losses", notes)
+        table, epochs = _joined(table, of_step, epoch, [of_loss, of_rate], notes)
+    losses, odd, rows = _series(table, of_step, of_loss, "losses", notes)
     if odd > len(losses[0]):
         raise LogError(f"{name}: {notes[-1]}: write them as 1234.5, or choose another column ({_listed(columns)})")
-    if not losses[0]:
+    if not len(losses[0]):
         raise LogError(f"{name}: the column {of_loss!r} has no number beside a {of_step!r} ({_listed(columns)})")
-    if "averaged" not in facts and _of_transformers(rows, columns, of_loss):
-        gaps = [after - before for before, after in pairwise(losses[0])]
-        if gaps and statistics.median(gaps) > 1:
-            notes.append("the columns are those of transformers' Trainer, whose losses are means")
-            facts = {**facts, "averaged": True}
-    rates, odd = _series(rows, of_step, of_rate, "rates", notes) if of_rate is not None else (([], []), 0)
+    many = len(losses[0]) > 1 and np.median(np.diff(losses[0])) > 1
+    if many and "averaged" not in facts and _of_transformers(table, of_loss):
+        notes.append("the columns are those of transformers' Trainer, whose losses are means")
+        facts["averaged"] = True
+    rates, odd, _ = _series(table, of_step, of_rate, "rates", notes) if of_rate is not None else (((), ()), 0, None)
     if odd > len(rates[0]):
-        rates = [], []
-    return make_log(name, *losses, *(rates if rates[0] else (None, None)), **{**facts, "notes": notes})
+        rates = (), ()
+    if facts.pop("shared"):  # whatever was logged after the last loss shows how long the run went on
+        later = table[of_step].numbers()[0][table[of_step].rows > rows[-1]]
+        facts["end"] = max(later[np.isfinite(later)], default=None)
+    facts["planned"] = _planned(table, of_step, epochs)
+    facts["columns"] = [of_step, of_loss, *([of_rate] if of_rate and len(rates[0]) else ())]
+    return make_log(name, *losses, *(rates if len(rates[0]) else (None, None)), **facts, notes=notes)
 
 
-def _of_training(rows: Sequence[Record], columns: Sequence[str], loss: str, notes: list[str]) -> Sequence[Record]:
-    """The rows without those of validation, where a column such as "split" tells them from others with a loss."""
-    for split in (column for column in columns if _plain(column) in _SPLITS):
-        kept = [row for row in rows if str(row.get(split)).lower() not in _NOT_TRAINING]
-        if len(kept) < len(rows) and any(loss in row for row in kept):
-            notes.append(f"{len(rows) - len(kept):,} rows of validation, by the column {split!r}, are left out")
-            rows = kept
-    return rows
+def _planned(table: Table, step: str, epochs: int) -> int | None:
+    """T, where the log states it."""
+    key, times = next((key for key in table if TOTAL.search(plain(key))), None), 1
+    if step == "count" and "of" in table:
+        key = "of"
+        times = int(max([epochs, *table["epochs"].numbers()[0]])) if "epochs" in table else epochs
+    found = [x for x in table[key].numbers()[0].tolist() if x > 0 and x % 1 == 0] if key else []
+    return int(max(found) if key == "of" else found[-1]) * times if found else None
 
 
-def _joined(rows: Sequence[Record], step: str, epoch: str, read: set[str | None], notes: list[str]) -> Sequence[Record]:
-    """The rows with steps that go on where the step begins again with a later epoch; a resume goes back in both."""
-    known: list[tuple[int, float, float]] = []
-    for i, row in enumerate(rows):
-        at, when = number(row.get(step, "")), number(row.get(epoch, ""))
-        if read & set(row) and at is not None and when is not None and math.isfinite(at + when):
-            known.append((i, at, when))
-    gaps = sorted(b - a for (_, a, _), (_, b, _) in pairwise(known) if b > a) or [1.0]
-    every, joined, starts = gaps[len(gaps) // 2], list(rows), [(-math.inf, 0.0)]
-    most, before, last = 1, 0.0, math.inf
-    for i, at, when in known:
-        if at < before and when > last:
-            starts.append((when, starts[-1][1] + before + every - at))
-        while when < starts[-1][0]:
+def _of_training(table: Table, loss: str, notes: list[str]) -> Table:
+    """The columns without rows of validation, where one such as "split" tells them from others with a loss."""
+    for split in [column for column in table if plain(column) in _SPLITS]:
+        rows, values = table[split]
+        other = [row for row, of in zip(rows.tolist(), values, strict=True) if str(of).lower() in _NOT_TRAINING]
+        if other and not np.isin(table[loss].rows, other).all():
+            notes.append(f"{len(other):,} rows of validation, by the column {split!r}, are left out")
+            table = _within(table, np.setdiff1d(_rows_of(table.values()), other))
+    return table
+
+
+def _joined(table: Table, step: str, epoch: str, read: Sequence[str | None], notes: list[str]) -> tuple[Table, int]:
+    """Steps that go on where they begin again with a later epoch, and how many; a resume goes back in both."""
+    wanted = _rows_of([table[key] for key in read if key in table])
+    steps, epochs = table[step].within(wanted), table[epoch].within(wanted)
+    rows, i, j = _shared(steps, epochs)
+    at, when = steps.numbers()[0][i], epochs.numbers()[0][j]
+    finite = np.isfinite(at + when)
+    rows, at, when = rows[finite], at[finite], when[finite]
+    ahead, later = np.diff(at), np.diff(when)
+    if not (((ahead < 0) & (later > 0)) | ((ahead == 0) & (later >= 1))).any():
+        return table, 1
+    gaps = ahead[(later == 0) & (ahead > 0)]
+    every, starts, most = float(np.median(gaps) if len(gaps) else at[0]), [(-math.inf, 0.0)], 1
+    before, last, joined = 0.0, math.inf, []
+    for step_at, epoch_at in zip(at.tolist(), when.tolist(), strict=True):
+        if epoch_at > last and (step_at < before or (step_at == before and epoch_at - last >= 1)):
+            starts.append((epoch_at, starts[-1][1] + before + every - step_at))
+        while epoch_at < starts[-1][0]:
             starts.pop()
-        joined[i] = {**rows[i], step: at + starts[-1][1]}
-        most, before, last = max(most, len(starts)), at, when
-    if most == 1:
-        return rows
+        joined.append(step_at + starts[-1][1])
+        most, before, last = max(most, len(starts)), step_at, epoch_at
     notes.append(f"the step begins again in each of {most} epochs, so each goes on where the one before ended")
-    return joined
+    return table | {step: Column(rows, np.array(joined))}, most
 
 
-def _of_transformers(rows: Sequence[Record], columns: Sequence[str], loss: str) -> bool:
+def _of_transformers(table: Table, loss: str) -> bool:
     """Whether transformers' Trainer wrote it, for Weights & Biases or TensorBoard, or as rows with parts of epochs."""
     if loss == "train/loss":
-        return "train/learning_rate" in columns and ("train/global_step" in columns or "train/epoch" in columns)
-    own = {"loss", "learning_rate", "epoch", "step"}
-    epochs = [number(row["epoch"]) for row in rows if own <= row.keys()] if loss == "loss" else []
-    return any(epoch is not None and math.isfinite(epoch) and epoch % 1 for epoch in epochs)
+        return "train/learning_rate" in table and ("train/global_step" in table or "train/epoch" in table)
+    if loss != "loss" or not {"loss", "learning_rate", "epoch", "step"} <= table.keys():
+        return False
+    epochs = table["epoch"].within(table["loss"].rows).numbers()[0]
+    return bool((epochs[np.isfinite(epochs)] % 1).any())
 
 
 def _series(
-    rows: Iterable[Record], step: str, column: str, what: str, notes: list[str]
-) -> tuple[tuple[list[float], list[float]], int]:
-    """The steps and values of a column, and how many are no numbers, which is noted."""
-    at, values, odd = [], [], []
-    for row in rows:
-        if column in row and step in row:
-            value, when = number(row[column]), number(row[step])
-            if value is None or when is None:
-                odd.append(row[column] if value is None else row[step])
-            elif not math.isnan(when):
-                at.append(when)
-                values.append(value)
-    if odd:
-        total, first = len(odd) + len(at), str(odd[0])[:30]
-        notes.append(f"{len(odd)} of {total} {what} or their steps are no numbers and left out (the first: {first!r})")
-    return (at, values), len(odd)
+    table: Table, step: str, column: str, what: str, notes: list[str]
+) -> tuple[tuple[Any, Any], int, NDArray[np.int64]]:
+    """The steps and values of a column, how many are no numbers, which is noted, and the rows of the column."""
+    rows, i, j = _shared(table[step], table[column])
+    (at, no_step), (values, no_value) = table[step].numbers(), table[column].numbers()
+    odd = np.isin(i, no_step) | np.isin(j, no_value)
+    kept = ~odd & ~np.isnan(at[i])
+    if odd.any():
+        at_first = int(np.flatnonzero(odd)[0])
+        bad = table[column].values[j[at_first]] if j[at_first] in no_value else table[step].values[i[at_first]]
+        notes.append(
+            f"{odd.sum()} of {odd.sum() + kept.sum()} {what} or their steps are no numbers and left out (the first: "
+            f"{str(bad)[:30]!r})"
+        )
+    return (at[i][kept], values[j][kept]), int(odd.sum()), rows
 
 
 def number(value: Any) -> float | None:
@@ -192,23 +293,25 @@ def number(value: Any) -> float | None:
         return None
 
 
-def _plain(column: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")
+def plain(column: str) -> str:
+    """The name in lower case, with _ for whatever is no letter or digit, and between words of a CamelCase name."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(column)).lower()
+    return re.sub(r"[^a-z0-9]+", "_", words).strip("_")
 
 
 def _listed(columns: Sequence[str]) -> str:
     return f"columns: {', '.join(columns[:20])}{', …' if len(columns) > 20 else ''}"
 
 
-def _first(columns: Sequence[str], names: Sequence[str]) -> str | None:
-    plain = {_plain(column): column for column in reversed(columns)}
-    return next((plain[name] for name in names if name in plain), None)
+def _first(columns: Iterable[str], names: Sequence[str]) -> str | None:
+    found = {plain(column): column for column in reversed([*columns])}
+    return next((found[name] for name in names if name in found), None)
 
 
 def _given(wanted: str | None, columns: Sequence[str], name: str) -> str | None:
     if wanted is None or wanted in columns:
         return wanted
-    alike = [column for column in columns if _plain(column) == _plain(wanted)]
+    alike = [column for column in columns if plain(column) == plain(wanted)]
     if len(alike) == 1:
         return alike[0]
     near = difflib.get_close_matches(wanted, columns, n=1)
@@ -216,40 +319,47 @@ def _given(wanted: str | None, columns: Sequence[str], name: str) -> str | None:
     raise LogError(f"{name}: there is no column {wanted!r}: {hint}{_listed(columns)}")
 
 
-def _step(rows: Sequence[Record], loss: str, columns: Sequence[str]) -> str | None:
+def _step(table: Table, loss: str) -> str | None:
     """The column of steps; _step of Weights & Biases counts calls of its log, so it gives way to any beside a loss."""
-    counted = dict.fromkeys(key for row in rows if loss in row for key in row if key != "_step")
-    return _first([*counted], _STEPS) or _first(columns, _STEPS)
+    rows = table[loss].rows
+    beside = [key for key, column in table.items() if key != "_step" and np.isin(column.rows, rows).any()]
+    return _first(beside, _STEPS) or _first(list(table), _STEPS)
 
 
-def _loss(rows: Sequence[Record], columns: Sequence[str], name: str, notes: list[str]) -> str:
+def _loss(table: Table, name: str, notes: list[str]) -> str:
     """The column with the most losses of those with a usual name; one with a single loss, a run's mean, is no other."""
+    columns = list(table)
     usual = {
-        column: sum(row.get(column) is not None for row in rows)
+        column: int((~np.isnan(table[column].numbers()[0])).sum())
         for wanted in _LOSSES
         for column in columns
-        if _plain(column) == wanted
+        if plain(column) == wanted
     }
     if usual:
         most = max(usual, key=usual.__getitem__)
         if others := [column for column, count in usual.items() if count > 1 and column != most]:
             notes.append(f"{most} is read as the loss, and not {', '.join(others)}; loss= (--loss) names another")
         return most
-    like = [column for column in columns if _LIKE_A_LOSS.search(_plain(column))]
-    like = [column for column in like if not _OTHER_LOSS.search(_plain(column))]
-    of_the_run = [column for column in like if not _OURS.search(_plain(column))]
+    like = [column for column in columns if LIKE_A_LOSS.search(plain(column))]
+    like = [column for column in like if not _OTHER_LOSS.search(plain(column))]
+    of_the_run = [column for column in like if not _OURS.search(plain(column))]
     if of_the_run or len(like) > 1:
         like = of_the_run
+    if not like and _first(columns, ["wall_time"]) and (value := _first(columns, ["value"])):
+        notes.append("the file holds one metric, which is taken as the training loss")
+        return value
     if len(like) == 1:
         return like[0]
     what = "no column looks like a training loss." if not like else f"which is the loss, {' or '.join(like)}?"
-    raise LogError(f"{name}: {what} Name it with loss= (--loss). {_listed(columns)}")
+    raise LogError(
+        f"{name}: {what} Name it with loss= (--loss), or write two columns, step and loss. {_listed(columns)}"
+    )
 
 
 def _rate(columns: Sequence[str], notes: list[str]) -> str | None:
     if (usual := _first(columns, _RATES)) is not None:
         return usual
-    like = [column for column in columns if _LIKE_A_RATE.search(_plain(column))]
+    like = [column for column in columns if LIKE_A_RATE.search(plain(column))]
     if len(like) > 1:
         notes.append(f"of the rates {', '.join(like)} the first is read; lr= (--lr) names another")
     return like[0] if like else None

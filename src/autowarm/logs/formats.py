@@ -1,31 +1,36 @@
-"""Turns a log into rows: JSON, JSON lines, tables with or without a header, and TensorBoard's event files."""
+"""Turns a log into columns: JSON, JSON lines, tables, what programs print, and TensorBoard's event files."""
 
+import contextlib
 import csv
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from .columns import logs_of, number
-from .log import Log, LogError, make_log
+import numpy as np
 
-# A number with the decimal mark {0}, and {1} between thousands.
-_NUMBER = r"[+-]?(\d+|[1-9]\d{{0,2}}({1}\d{{3}})+)({0}\d*)?(e[+-]?\d+)?"
-_COMMA, _POINT = re.compile(_NUMBER.format(",", r"\."), re.I), re.compile(_NUMBER.format(r"\.", ","), re.I)
+from .columns import Column, Table, logs_of, number, table_of
+from .log import Log, LogError
+from .words import printed, table_of_words
+
 _MISSING = ("", "-", "na", "n/a", "#n/a", "none", "null")  # in lower case; not a loss that is not finite
 _NAMES = ("step", "loss", "lr")  # of a table without a header
+_SCALARS = ["Wall time", "Step", "Value"]  # one metric, as TensorBoard gives it for download
+# How JSON begins, and neither a line with a time in brackets nor a dictionary that Python prints.
+_JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[\[{\]])")
+_MANY = 10_000  # rows, from which on a table of numbers alone is read at once
+_TIMES = 1e9  # what is larger in a first column is a time, not a step
 
 
 def logs_in(text: str, name: str, **options: Any) -> list[Log]:
     """Return the runs in the text of a file, recognised by its content; see `logs_of`."""
     if not text.strip():
         raise LogError(f"{name}: the file is empty")
-    if text.lstrip()[0] not in "{[":
-        rows, notes = _table(text, name)
-        return logs_of(rows, name, notes=notes, **options)
+    if not _JSON.match(text) and (text.lstrip()[0] not in "{[" or printed(text)):
+        table, notes = table_of_words(text) if printed(text) else _table(text, name)
+        return logs_of(table, name, notes=notes, **options)
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError):
@@ -41,19 +46,20 @@ def _trainer_state(state: Mapping[str, Any], name: str, *, total_steps: int | No
     planned = state.get("max_steps")
     if total_steps is None and isinstance(planned, int) and planned > 0:
         total_steps = planned
-    return logs_of(_objects(state["log_history"], name), name, averaged=True, total_steps=total_steps, **options)
+    return logs_of(
+        table_of(_objects(state["log_history"], name)), name, averaged=True, total_steps=total_steps, **options
+    )
 
 
 def _logs_of_objects(found: Sequence[Any], name: str, **options: Any) -> list[Log]:
+    if found and all(isinstance(row, list) and len(row) == len(_SCALARS) for row in found):
+        found = [dict(zip(_SCALARS, row, strict=True)) for row in found]
     rows = _objects(found, name)
-    if not any(options.get(column) for column in ("loss", "step", "lr")) and all(map(_is_curve, rows)):
-        return [_curve(row, name if len(rows) == 1 else f"{name}: {i}", **options) for i, row in enumerate(rows)]
     if len(rows) == 1 and any(isinstance(value, list) for value in rows[0].values()):
         # One object with a list for each column.
         lists = {key: value for key, value in rows[0].items() if isinstance(value, list)}
-        length = max(map(len, lists.values()))
-        rows = [{key: value[i] for key, value in lists.items() if i < len(value)} for i in range(length)]
-    return logs_of(rows, name, **options)
+        return logs_of({key: Column(np.arange(len(x)), x) for key, x in lists.items()}, name, **options)
+    return logs_of(table_of(rows), name, **options)
 
 
 def _objects(found: Any, name: str) -> list[Mapping[str, Any]]:
@@ -63,39 +69,6 @@ def _objects(found: Any, name: str) -> list[Mapping[str, Any]]:
             "trainer_state.json"
         )
     return list(found)
-
-
-def _is_curve(row: Mapping[str, Any]) -> bool:
-    lists = {key for key, value in row.items() if isinstance(value, list)}
-    return "losses" in lists and lists <= {"losses", "steps", "share_of_peak_every_50"}
-
-
-def _curve(
-    row: Mapping[str, Any],
-    name: str,
-    *,
-    total_steps: int | None = None,
-    first_loss: float | None = None,
-    notes: Sequence[str] = (),
-    **_columns: Any,
-) -> Log:
-    """A whole curve in one object: losses, and where known their steps and the rate at every 50th update."""
-    losses, shares, used = row["losses"], row.get("share_of_peak_every_50"), row.get("warmup_used")
-    if not isinstance(shares, list | None):
-        raise LogError(f"{name}: share_of_peak_every_50 must be a list, got {shares!r}")
-    if used is not None and (type(used) is not int or used < 0):
-        raise LogError(f"{name}: warmup_used must be a number of updates, got {used!r}")
-    return make_log(
-        str(row.get("name", name)),
-        row.get("steps") or range(1, len(losses) + 1),
-        [math.nan if loss is None else loss for loss in losses],
-        range(0 if row.get("steps") else 1, 50 * len(shares) + 1, 50)[: len(shares)] if shares else None,
-        shares,
-        total_steps=row.get("total_steps") if total_steps is None else total_steps,
-        used_warmup=used,
-        first_loss=first_loss,
-        notes=notes,
-    )
 
 
 def _lines(text: str, name: str) -> tuple[list[Any], list[str]]:
@@ -112,7 +85,7 @@ def _lines(text: str, name: str) -> tuple[list[Any], list[str]]:
     return rows, []
 
 
-def _table(text: str, name: str) -> tuple[list[dict[str, str]], list[str]]:
+def _table(text: str, name: str) -> tuple[Table, list[str]]:
     """A table: comma, semicolon, tab or space between cells, a header or not. An empty cell was not logged."""
     lines = [line for line in text.splitlines() if line.strip()]
     delimiter = next((mark for mark in ";,\t|" if lines[0] == f"sep={mark}" and len(lines) > 1), None)
@@ -123,59 +96,44 @@ def _table(text: str, name: str) -> tuple[list[dict[str, str]], list[str]]:
     if not lines:
         raise LogError(f"{name}: the file holds comments alone")
     delimiter = delimiter or next((mark for mark in ("\t", ";", ",") if mark in lines[0]), None)
-    cells = [line.split() for line in lines] if delimiter is None else list(csv.reader(lines, delimiter=delimiter))
-    cells = [[cell.strip() for cell in row] for row in cells]
-    header, notes = cells[0], []
-    if number(header[0]) is not None:
+
+    def cells(of: Sequence[str]) -> list[list[str]]:
+        rows = [line.split() for line in of] if delimiter is None else csv.reader(of, delimiter=delimiter)
+        return [[cell.strip() for cell in row] for row in rows]
+
+    [header], begin, notes = cells(lines[:1]), 1, []
+    if (first := number(header[0])) is not None:
         if len(header) > len(_NAMES):
             raise LogError(
                 f"{name}: {len(header)} columns without a header: give them names in a first line, such as step,loss,lr"
             )
-        header = ["loss"] if len(header) == 1 else list(_NAMES[: len(header)])
-        rows = cells
-        if len(header) == len(_NAMES):
+        names = ["loss"] if len(header) == 1 else list(_NAMES[: len(header)])
+        if len(header) == len(_NAMES) and first > _TIMES:  # a metric's file of MLflow
+            names = ["Wall time", "Value", "Step"]
+        elif len(header) == len(_NAMES):
             notes.append(f"the table has no header: its columns are taken as {', '.join(_NAMES)}")
-    else:
-        rows = [row for row in cells if row != header]  # which may come again after a resume
-    if not rows:
+        header, begin = names, 0
+    if len(lines) == begin:
         raise LogError(f"{name}: a header ({', '.join(header)}) and no rows")
+    if len(lines) > _MANY:
+        with contextlib.suppress(ValueError):  # numbers alone
+            body = np.loadtxt(lines[begin:], delimiter=delimiter, comments=None, ndmin=2)
+            if body.shape[1] == len(header):
+                return {key: Column(np.arange(len(body)), body[:, i]) for i, key in enumerate(header)}, notes
+    rows = [row for row in cells(lines[begin:]) if row != header]  # which may come again after a resume
+    if delimiter is None and len(header) + 1 == len(rows[0]):
+        header = ["", *header]  # as pandas prints its index
     if delimiter is None and len(header) != len(rows[0]):
         raise LogError(
-            f"{name}: this is no table; its first line is {lines[0][:60]!r}. Columns step and loss are needed"
+            f"{name}: there is no loss with a number beside it, and this is no table; its first line is "
+            f"{lines[0][:60]!r}. Write two columns, such as step,loss"
         )
-    read = _with_points(rows, decimal=delimiter == ";")
-    found = [
-        {key: cell for key, cell in zip(header, row, strict=False) if cell.lower() not in _MISSING} for row in read
-    ]
-    return found, notes
+    return table_of(
+        {key: cell for key, cell in zip(header, row, strict=False) if cell.lower() not in _MISSING} for row in rows
+    ), notes
 
 
-def _with_points(rows: Sequence[Sequence[str]], *, decimal: bool) -> list[tuple[str, ...]]:
-    """The cells with points as decimal marks and none for thousands, where a column's commas can mean only one thing.
-
-    Where they can mean both, as in 1,000, the other columns decide, and ``decimal``, which favours one of them.
-    """
-    columns, unclear, points = list(zip_longest(*rows, fillvalue="")), [], False
-    for i, column in enumerate(columns):
-        marked = [cell for cell in column if "," in cell or "." in cell]
-        comma, point = all(map(_COMMA.fullmatch, marked)), all(map(_POINT.fullmatch, marked))
-        if not any("," in cell for cell in marked):
-            points |= point and not comma
-        elif comma and point:
-            unclear.append(i)
-        elif comma or point:
-            columns[i] = _pointed(column, comma=comma)
-            decimal, points = decimal or comma, points or point
-    for i in unclear if decimal != points else ():
-        columns[i] = _pointed(columns[i], comma=decimal)
-    return list(zip(*columns, strict=True))
-
-
-def _pointed(column: Sequence[str], *, comma: bool) -> tuple[str, ...]:
-    return tuple(cell.replace(".", "").replace(",", ".") if comma else cell.replace(",", "") for cell in column)
-
-
-def rows_of_events(path: Path, name: str) -> list[dict[str, Any]]:
+def table_of_events(path: Path, name: str) -> Table:
     """Return the scalars of an event file, or of a folder of them, as rows with a step and one value."""
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -201,4 +159,4 @@ def rows_of_events(path: Path, name: str) -> list[dict[str, Any]]:
         raise LogError(
             f"{name}: the event files hold no scalars (tags: {', '.join(map(str, tags['tensors'])) or 'none'})"
         )
-    return rows
+    return table_of(rows)

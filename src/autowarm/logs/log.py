@@ -27,6 +27,10 @@ _NEARBY = 25
 _UNSURE = (10, 0.1)
 # A log that ends before this share of the run is said to.
 _UNFINISHED = 0.95
+# Of more updates than LONG, about MOST are kept at equal distances, besides all of the first ones.
+LONG, MOST, DENSE = 200_000, 100_000, 1_000
+# Rates whose steps go on for a whole multiple of the losses', so nearly, are counted in parts of updates.
+_MULTIPLE = 0.02
 
 
 class LogError(ValueError):
@@ -48,6 +52,8 @@ class Log:
         averaged: whether a loss is the mean of the updates since the one logged before, as in transformers' logs.
         notes: what a reader of the result should know, in sentences.
         used_at_most: whether ``used_warmup`` is only a bound, as no rate is logged for long before.
+        begins: the update of the first loss that was logged; what came before is unknown, or given as ``first_loss``.
+        chosen: what was read, in words, such as "step, train loss, lr; 12,000 of 12,000 updates".
     """
 
     name: str
@@ -59,6 +65,8 @@ class Log:
     averaged: bool
     notes: tuple[str, ...]
     used_at_most: bool = False
+    begins: int = 1
+    chosen: str = ""
 
     @property
     def interpolated(self) -> bool:
@@ -99,6 +107,9 @@ def make_log(
     used_warmup: int | None = None,
     averaged: bool = False,
     first_loss: float | None = None,
+    end: float | None = None,
+    planned: int | None = None,
+    columns: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Log:
     """Put a log in order: count from 1, let later rows win, find the rate of every update.
@@ -109,6 +120,9 @@ def make_log(
         total_steps, used_warmup, averaged, notes: see `Log`; None takes T from the last step, and the warm-up from the
             rates.
         first_loss: the loss at the first update, for a log that begins later; None takes the first one logged.
+        end: the last step that the log shows, if that has no loss.
+        planned: T as the log states it, which counts unless the log goes on beyond.
+        columns: what was read, by the names in the log.
 
     Raises:
         LogError: there is no curve in it.
@@ -119,6 +133,7 @@ def make_log(
     logged, found = _pairs(name, steps, losses)
     _refuse_restarts(name, logged)
     at, values = _in_order(logged, found, "losses", said)
+    last_step = max(int(at[-1]), int(end or 0))
     finite = np.isfinite(values)
     if finite.mean() < _MOSTLY_NAN:
         at, values, finite = at[finite], values[finite], finite[finite]
@@ -127,19 +142,30 @@ def make_log(
             f"{name}: {int(finite.sum())} finite losses, and a curve needs at least 2: choose another column"
         )
     shift = 1 if _counts_from_zero(at) else 0
-    updates, last = at + shift, int(at[-1]) + shift
+    if (empty := int(np.argmax(values != 0.0))) and np.isfinite(values[empty:]).sum() > 1:
+        said.append(f"the first {empty} losses are 0, which no f(x0) is, and left out")
+        at, values, finite = at[empty:], values[empty:], finite[empty:]
+    updates, last = at + shift, last_step + shift
     if last > _MOST_UPDATES:
         raise LogError(
             f"{name}: the last step is {last:,}, which counts samples or tokens rather than updates: choose the column "
             "that counts updates"
         )
-    total = _total(name, total_steps, last)
-    if not finite.all() and len(updates) < last:
+    total = _total(name, total_steps, last) if total_steps is not None else min(max(planned or 0, last), _MOST_UPDATES)
+    end_of_losses = int(updates[-1])
+    if not finite.all() and len(updates) < end_of_losses:
         said.append(f"{int((~finite).sum())} losses that are not finite are left out")
         updates, values = updates[finite], values[finite]
-    if averaged:
+    if len(updates) > LONG:
+        every = -(-len(updates) // MOST)
+        kept = np.unique(np.concatenate([np.arange(DENSE), np.arange(DENSE, len(updates), every), [len(updates) - 1]]))
+        kept = kept[np.isfinite(values[kept])]
+        said.append(f"of {len(updates):,} losses every {every}th is read, after the first {DENSE:,}")
+        updates, values = updates[kept], values[kept]
+    elif averaged:
         updates = _middles(updates)
-    if updates[0] > 1:
+    begins = int(updates[0])
+    if begins > 1:
         if first_loss is None:
             first_loss = float(values[np.isfinite(values)][0])
             begun = ", the middle of its first mean" if averaged else ""
@@ -149,24 +175,42 @@ def make_log(
             )
         updates, values = np.concatenate([[1], updates]), np.concatenate([[first_loss], values])
     if (without := int(updates[-1]) - len(updates)) > 0:
-        every, mean = float(np.median(np.diff(updates))), ", the mean over them" if averaged else ""
-        which = f"a loss every {every:.0f} updates{mean}: in between"
-        if every <= 1:
+        apart, mean = float(np.median(np.diff(updates))), ", the mean over them" if averaged else ""
+        which = f"a loss every {apart:.0f} updates{mean}: in between"
+        if apart <= 1:
             which = f"{without:,} updates have no loss of their own:"
         said.append(f"{which} it is interpolated, with noise of the curve's own size")
-    if last < _UNFINISHED * total:
-        said.append(f"the log ends at update {last:,} of {total:,}: later losses are taken as the last one")
+    if end_of_losses < _UNFINISHED * total:
+        said.append(f"the losses end at update {end_of_losses:,} of {total:,}: later ones are taken as the last one")
     of_updates, at_most = None, False
     if rates is not None and rate_steps is not None:
         known, seen = _in_order(*_pairs(name, rate_steps, rates), "rates", [])
-        known, seen = known[np.isfinite(seen)] + shift, seen[np.isfinite(seen)]
-        if len(seen) and seen.min() >= 0 and seen.max() > 0:
+        known, seen = known[np.isfinite(seen)], seen[np.isfinite(seen)]
+        positive = len(seen) and seen.min() >= 0 and seen.max() > 0
+        if not positive:
+            said.append("the rates in the log are not positive numbers, so they are not used")
+        elif parts := _parts(known[-1], at, max(last_step, total), said):
+            known = known // parts + shift
             of_updates = _every_rate(known, seen, last, said)
             if used_warmup is None:
                 used_warmup, at_most = _used(known, seen, said)
-        else:
-            said.append("the rates in the log are not positive numbers, so they are not used")
-    return Log(name, updates.astype(np.int64), values, of_updates, total, used_warmup, averaged, tuple(said), at_most)
+    chosen = f"{', '.join(columns)}; " if columns else ""
+    return Log(
+        name, updates.astype(np.int64), values, of_updates, total, used_warmup, averaged, tuple(said), at_most, begins,
+        f"{chosen}{end_of_losses:,} of {total:,} updates",
+    )  # fmt: skip
+
+
+def _parts(rates: int, at: NDArray[np.int64], losses: int, said: list[str]) -> int:
+    """How many of the rates' steps, which go to ``rates``, make one of the losses'; 0 if they count something else."""
+    if rates <= losses + 2 * np.median(np.diff(at)):
+        return 1
+    parts = round(rates / losses)
+    if abs(rates / losses / parts - 1) < _MULTIPLE:
+        said.append(f"the rates' steps go {parts} times as far as the losses', and are taken as parts of updates")
+        return parts
+    said.append(f"the rates are not used: their steps go to {rates:,}, and those of the losses to {losses:,}")
+    return 0
 
 
 def _pairs(name: str, steps: ArrayLike, values: ArrayLike) -> tuple[Array, Array]:

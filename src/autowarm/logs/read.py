@@ -10,8 +10,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from .columns import logs_of
-from .formats import logs_in, rows_of_events
+from .columns import logs_of, table_of
+from .formats import logs_in, table_of_events
 from .log import Log, LogError
 
 # What a run's folder may hold, in the order of preference.
@@ -34,8 +34,8 @@ def read(
 
     It reads transformers' ``trainer_state.json``, Lightning's ``metrics.csv``, TensorBoard's event files, exports of
     Weights & Biases (CSV of a chart or a history, JSON lines), the lab's ``metrics.jsonl``, tables of steps and losses
-    with or without a header, and any CSV or JSON lines with such columns, all also compressed by gzip. A folder may
-    hold a run's log, or several runs' event files.
+    with or without a header, any CSV or JSON lines with such columns, and whatever a program printed with a loss beside
+    a number, all also compressed by gzip. A folder may hold a run's log, or several runs' event files.
 
     Args:
         path: the file or the folder.
@@ -77,7 +77,7 @@ def read(
         with tempfile.TemporaryDirectory() as folder:  # its package reads no compressed file, and only such names
             file = Path(folder, "events.out.tfevents")
             file.write_bytes(data)
-            return logs_of(rows_of_events(file, name), name, **options)
+            return logs_of(table_of_events(file, name), name, shared=False, **options)
     if (text := _text(data)) is None:
         raise LogError(
             f"{name}: a binary file that is no event file of TensorBoard. Export the run as CSV or JSON lines"
@@ -101,11 +101,18 @@ def _folder(folder: Path, options: dict[str, Any]) -> list[Log]:
     for file in [*(folder / name for name in _FILES), *checkpoints[-1:]]:
         if file.is_file():
             return read(file, **options)
+    metrics = folder if folder.name == "metrics" else folder / "metrics"  # of MLflow: a file for each
+    if files := [file for file in sorted(metrics.rglob("*")) if file.is_file()]:
+        cells = [
+            (str(file.relative_to(metrics)), line.split()) for file in files for line in file.read_text().splitlines()
+        ]
+        rows = [{"step": row[2], name: row[1]} for name, row in cells if len(row) == len(("time", "value", "step"))]
+        return logs_of(table_of(rows), _name(folder), shared=False, **options)
     runs = sorted({file.parent for file in folder.rglob("*tfevents*")})
     logs, failed = [], []
     for run in runs:
         try:
-            logs += logs_of(rows_of_events(run, _name(run)), _name(run), **options)
+            logs += logs_of(table_of_events(run, _name(run)), _name(run), shared=False, **options)
         except LogError as error:
             failed.append(error)
     if not logs:

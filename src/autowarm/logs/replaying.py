@@ -2,25 +2,25 @@
 
 import math
 import os
-import warnings
-from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from ..schedule.rehearsal import Rehearsal
-from .log import Log, LogError, make_log
+from ..schedule.core import Plan, advance, begin, settle
+from ..schedule.planning import plan_of
+from .columns import logs_of, table_of
+from .log import DENSE, LONG, MOST, Log, LogError, make_log
 from .read import read
 from .result import Reading, Replay
 
-Make = Callable[[int], Rehearsal]  # of a number of updates
+Make = Callable[[int], Plan]  # of a number of updates
+_LATE = 0.2  # of the run; a log that begins later says nothing about the warm-up
 
 
 def replay(
-    log: str | os.PathLike[str] | Log | tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike],
+    log: Any,
     *,
     total_steps: int | None = None,
     run: str | None = None,
@@ -44,8 +44,8 @@ def replay(
     If the log has a loss only every few updates, the others are interpolated, with noise of the curve's own size.
 
     Args:
-        log: a file or folder that `read` understands, one of its `Log` objects, or arrays (steps, losses) or (steps,
-            losses, rates).
+        log: a file or folder that `read` understands, one of its `Log` objects, a pandas DataFrame, or arrays (steps,
+            losses) or (steps, losses, rates).
         total_steps: T, if the run was planned to be longer than its log; None takes it from the file, or the last step.
         run: the name of the run, or a part of it, if the file holds several.
         loss, step, lr: the names of columns; None finds them by the usual names.
@@ -55,7 +55,8 @@ def replay(
             fine-tuning, which a log does not show; ``geometry`` needs ``kappa``.
 
     Raises:
-        LogError: the log cannot be read, or has no run or several of that name; it is a `ValueError`.
+        LogError: the log cannot be read, begins after a fifth of the run, or has no run or several of that name; it is
+            a `ValueError`.
         ValueError: an option is out of range, or one that only a file needs comes with a `Log` or arrays.
         TypeError: ``log`` is none of these, or an option is unknown.
 
@@ -80,12 +81,26 @@ def replay(
         steps, losses, rates = (*log, None)[:3]
         chosen = make_log("log", steps, losses, None if rates is None else steps, rates, total_steps=total_steps,
                           first_loss=first_loss)  # fmt: skip
-    elif not isinstance(log, str | os.PathLike):
-        raise TypeError(f"give a file, a Log, or a tuple (steps, losses) or (steps, losses, rates), got {type(log)}")
+    elif not isinstance(log, str | os.PathLike) and not hasattr(log, "to_dict"):
+        raise TypeError(
+            "give a file, a Log, a DataFrame, or a tuple (steps, losses) or (steps, losses, rates), got "
+            f"{type(log).__name__}"
+        )
     else:
-        found = read(log, loss=loss, step=step, lr=lr, total_steps=total_steps, first_loss=first_loss)
-        chosen = _chosen(found, run, log)
-    make = partial(Rehearsal, **options)
+        names: dict[str, Any] = {"loss": loss, "step": step, "lr": lr, "total_steps": total_steps}
+        names["first_loss"] = first_loss
+        if isinstance(log, str | os.PathLike):
+            found, place = read(log, **names), str(log)
+        else:  # an empty cell of a DataFrame is NaN
+            rows = ({str(k): v for k, v in row.items() if v == v} for row in log.to_dict("records"))
+            found, place = logs_of(table_of(rows), "table", **names), "table"
+        chosen = _chosen(found, run, place)
+    if first_loss is None and chosen.begins > max(1, _LATE * chosen.total_steps):
+        raise LogError(
+            f"{chosen.name}: the losses begin at update {chosen.begins:,} of {chosen.total_steps:,}, and the warm-up "
+            "is over by then: give an earlier log, or the loss at update 1 with first_loss= (--first-loss)"
+        )
+    make = partial(plan_of, **options)
     looped = None if chosen.rates is None else closed_loop(chosen, make, whole=whole)
     return Replay(chosen, as_recorded(chosen, make, whole=whole), looped)
 
@@ -119,8 +134,8 @@ def as_recorded(log: Log, make: Make, *, whole: bool) -> Reading:
         losses[between] += noise[between]
     else:
         losses = log.losses
-    known = losses.tolist()
-    return _drive(log, make, lambda update, _: known[min(update, len(known) - 1)], whole)
+    last = len(losses) - 1
+    return _drive(log, make, lambda update, _: float(losses[min(update, last)]), whole)
 
 
 def closed_loop(log: Log, make: Make, *, whole: bool) -> Reading:
@@ -136,19 +151,21 @@ def closed_loop(log: Log, make: Make, *, whole: bool) -> Reading:
     sums: list[float] = before[log.updates[finite] - 1].tolist()
     losses: list[float] = log.losses[finite].tolist()
     noise: list[float] = log.noise.tolist()
-    draws = np.random.default_rng(0).standard_normal(log.total_steps).tolist()
+    draws = np.random.default_rng(0).standard_normal(log.total_steps)
     last = (0, 0.0)  # where the update before was read: after this logged loss, this share of the way to the next one
 
     def loss_at(update: int, summed: float) -> float:
         nonlocal last
-        here = bisect_right(sums, summed) - 1
-        if here == len(sums) - 1:
+        here, end = last[0], len(sums) - 1
+        while here < end and sums[here + 1] <= summed:
+            here += 1
+        if here == end:
             return losses[-1]
         share = (summed - sums[here]) / (sums[here + 1] - sums[here])
         lost = 1.0 - 0.5 * _scatter(here - last[0], last[1], share) if update else 0.0
         last = (here, share)
         loss = losses[here] + share * (losses[here + 1] - losses[here])
-        return loss + noise[here] * math.sqrt(lost) * draws[update] if lost > 0.0 else loss
+        return loss + noise[here] * math.sqrt(lost) * float(draws[update]) if lost > 0.0 else loss
 
     return _drive(log, make, loss_at, whole)
 
@@ -165,33 +182,42 @@ def _scatter(passed: int, before: float, after: float) -> float:
     return (1.0 - before) ** 2 + middle + after**2
 
 
-def _drive(log: Log, make: Make, loss_at: Callable[[int, float], float], whole: bool) -> Reading:
-    """Go through a run, with the loss at each update's index and after rates with a sum."""
-    peak = 1.0 if log.rates is None else float(log.rates.max())
-    rates, losses, notes, summed = [], [], [], 0.0
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        rehearsal = make(log.total_steps)
-        for update in range(log.total_steps):
-            rate = peak * rehearsal.state.share
-            loss = loss_at(update, summed)
-            rates.append(rate)
-            losses.append(loss)
-            try:
-                rehearsal.step(loss)
-            except RuntimeError as error:  # too many losses in a row that are not finite
-                notes.append(f"the scheduler stops the run at update {update + 1}: {error}")
+def _drive(
+    log: Log, make: Make, loss_at: Callable[[int, float], float], whole: bool, max_nonfinite: int = 20
+) -> Reading:
+    """Go through a run, with the loss at each update's index and after rates with a sum.
+
+    In a long run several updates share a loss and a rate, but for the first ones.
+    """
+    peak, total = 1.0 if log.rates is None else float(log.rates.max()), log.total_steps
+    plan = make(total)
+    state = settle(plan, begin(plan), bool(plan.trained))
+    every = 1 if total <= LONG else -(-total // MOST)
+    starts = range(total) if every == 1 else [*range(DENSE), *range(DENSE, total, every)]
+    rates, losses, notes, summed, broken = [], [], [], 0.0, None
+    for start, end in zip(starts, [*starts[1:], total], strict=True):
+        rate, loss = peak * state.share, loss_at(start, summed)
+        rates.append(rate)
+        losses.append(loss)
+        opening, state = bool(state.opening), advance(plan, state, end, loss)
+        if state.failures:
+            if broken is None:
+                broken = start + 1
+                notes.append(f"the loss was NaN or infinite at update {broken}: the schedule ignores it (said once)")
+            if state.failures >= max_nonfinite:
+                notes.append(f"the scheduler stops the run at update {end}: {max_nonfinite} such losses in a row")
                 break
-            summed += rate
-            if not whole and rehearsal.state.ended_by is not None:
-                break
-    notes += dict.fromkeys(str(warning.message) for warning in said)
-    ended_by = rehearsal.state.ended_by
+        if opening and not state.opening and state.gap0 is None:
+            notes.append("no f* follows from the first losses, which differ too much: time alone sets the warm-up")
+        summed += rate * (end - start)
+        if not whole and state.ended_by is not None:
+            break
+    sizes = np.diff([*starts[: len(rates)], end])
     return Reading(
-        total_steps=log.total_steps,
-        warmup_steps=None if ended_by is None else rehearsal.state.warmup_steps,
-        ended_by=ended_by,
-        rates=np.array(rates),
-        losses=np.array(losses),
+        total_steps=total,
+        warmup_steps=None if state.ended_by is None else state.warmup_steps,
+        ended_by=state.ended_by,
+        rates=np.repeat(rates, sizes),
+        losses=np.repeat(losses, sizes),
         notes=tuple(notes),
     )

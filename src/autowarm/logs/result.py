@@ -13,6 +13,8 @@ from .log import Log
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_LATE = 0.02  # of the run: a log that begins later has missed what f(x0) is
+_ALIKE, _CLOSE = 0.25, 0.01  # two lengths that differ less, of the longer or of the run, are alike
 _MOST_POINTS = 4_000  # of a plotted line; more would show the same, in a larger file
 
 
@@ -121,11 +123,33 @@ class Replay:
         of_scheduler = [note for reading in (self.recorded, self.closed_loop) if reading for note in reading.notes]
         return tuple(dict.fromkeys([*self.log.notes, *missing, *of_scheduler]))
 
+    @property
+    def answer(self) -> str:
+        """Your warm-up, ours, and what follows from it, in sentences."""
+        log, ours, used = self.log, self.warmup_steps, self.used_warmup
+        late = ""
+        if log.begins > _LATE * self.total_steps and log.begins > 1:
+            late = f"The log begins at update {share_of(log.begins, self.total_steps)}, so this is a guess. "
+        yours = "not in the log" if used is None else f"{self.used_words.replace(' (', ' updates (')}"
+        if ours is None:
+            return f"{late}Your warm-up: {yours}. Ours would not have ended."
+        then = f"Ours would have ended at {self.reading}."
+        if self.ended_by != "loss":
+            follows = "The loss fell too slowly to end it, so for this run ours is a ramp of fixed length."
+        elif used is None:
+            follows = "With the learning rates in the log, yours would stand beside it."
+        elif abs(ours - used) <= max(_ALIKE * max(ours, used), _CLOSE * self.total_steps):
+            follows = "The two are alike, so little would change."
+        else:
+            than = "shorter" if ours < used else "longer"
+            follows = f"Ours is {than}. Whether that trains better, only a run shows: see autowarm compare."
+        return f"{late}Your warm-up: {yours}. {then} {follows}"
+
     def __repr__(self) -> str:
-        """The result in a few lines."""
+        """What was read, the answer, and the details."""
         lines = [
-            f"{self.name}: {self.total_steps:,} updates",
-            f"  warm-up used         {self.used_words}",
+            f"{self.name}: read as {self.log.chosen}",
+            f"  {self.answer}",
             f"  as recorded          {self.recorded}",
             f"  closed loop          {self.closed_loop or 'needs the learning rates'}",
         ]

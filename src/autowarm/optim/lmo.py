@@ -145,6 +145,10 @@ class LMO(Optimizer):
         for name in common.keys() - _COMMON.keys():
             instead = instead_of(name, known, self._not_of_a_group)
             raise TypeError(f"{type(self).__name__} has no option {name!r}: {instead}")
+        if isinstance(params, nn.Module):
+            raise TypeError(
+                f"{type(self).__name__} takes parameters: for a model, {type(self).__name__}.from_model(model, lr)"
+            )
         check_member(process_group)
         defaults: dict[str, Any] = {"lr": lr, **own, **_COMMON, **common}
         self._process_group = process_group

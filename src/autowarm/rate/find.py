@@ -26,7 +26,7 @@ L = TypeVar("L")
 def find_rate(
     model: nn.Module,
     optimizer: Optimizer,
-    closure: Callable[[], Tensor | float],
+    closure: Callable[[], Tensor | float] | None = None,
     *,
     total_steps: int = 10_000,
     lowest: float = 1e-6,
@@ -95,6 +95,17 @@ def find_rate(
         True
         >>> opt = Muon.from_model(model, lr=found.suggestion)
     """
+    if (
+        closure is None
+        or not callable(closure)
+        or isinstance(model, Optimizer)
+        or not hasattr(optimizer, "param_groups")
+    ):
+        got = ", ".join(type(one).__name__ for one in (model, optimizer, closure) if one is not None)
+        raise TypeError(
+            "the order is find_rate(model, optimizer, closure), where closure() runs the next batch forward and "
+            f"backward and returns its loss, got ({got})"
+        )
     lowest, highest, steps = _checked(lowest, highest, steps)
     if isinstance(total_steps, float) and total_steps == total_steps // 1:
         total_steps = int(total_steps)  # 1e4

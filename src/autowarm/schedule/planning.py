@@ -76,7 +76,8 @@ def clean(**given: Any) -> dict[str, Any]:
             if number is not None and (isinstance(number, bool) or not holds(number)):
                 raise ValueError
         except (TypeError, ValueError, OverflowError):  # float(10**400)
-            raise ValueError(f"{name} {words}, got {value!r}") from None
+            got = repr(value) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
+            raise ValueError(f"{name} {words}, got {got}") from None
     return checked
 
 

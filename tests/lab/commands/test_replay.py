@@ -30,11 +30,11 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_a_row_for_each_run_and_each_note_once(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "whole.csv", "sparse.txt", "two.csv")
     whole = logs.replay("whole.csv")
-    [row] = [line for line in text.splitlines() if line.startswith("whole.csv")]
+    [row] = [line for line in text.splitlines() if line.startswith("whole.csv ")]
     assert "50 (12.5%)" in row
     assert f"{whole.recorded.warmup_steps} ({100 * whole.recorded.warmup_share:.1f}%), loss" in row  # type: ignore[operator]
     assert f"{whole.warmup_steps} (" in row
-    assert max(map(len, text.split("note:")[0].splitlines())) <= 80
+    assert f"whole.csv: read as step, loss, lr; 400 of 400 updates\n{whole.answer}\n" in text
     assert text.count("no learning rates") == 1
     assert "sparse.txt and 2 more: the log has no learning rates" in text
     assert "two.csv: b" in text
@@ -45,7 +45,7 @@ def test_json_holds_both_readings(capsys: pytest.CaptureFixture[str]) -> None:
     found = logs.replay("whole.csv")
     assert whole == {
         "name": "whole.csv", "total_steps": T, "used_warmup": 50, "used_at_most": False,
-        "interpolated": False, "notes": [],
+        "interpolated": False, "notes": [], "read_as": found.log.chosen, "answer": found.answer,
         "recorded": {"warmup_steps": found.recorded.warmup_steps, "share": found.recorded.warmup_share,
                      "ended_by": found.recorded.ended_by},
         "closed_loop": {"warmup_steps": found.warmup_steps, "share": found.warmup_share, "ended_by": found.ended_by},

@@ -53,8 +53,8 @@ def test_the_table() -> None:
     rows = Rows(
         {
             "part": run.planned.part, "cell": vars(run.planned.cell), "schedule": run.planned.schedule,
-            "seed": run.seed, "val_loss": losses[run.what, run.recovers][0], "accuracy": losses[run.what, run.recovers][1],
-            "first_loss": 2.5, "diverged": False,
+            "seed": run.seed, "val_loss": losses[run.what, run.recovers][0], "first_loss": 2.5, "diverged": False,
+            "accuracy": losses[run.what, run.recovers][1],
             "recoveries": [[9, 5, "", 1.0, 1.0], [9, None, "", 1.0, 1.0]] if run.recovers else [],
         }
         for run in runs

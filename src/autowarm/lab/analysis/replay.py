@@ -31,7 +31,9 @@ def _short(reading: Reading) -> str:
 
 
 def show(replays: Sequence[Replay], console: Console) -> None:
-    """Print a row for each run, then what to know of them; a note that several runs share is printed once."""
+    """Print each run's answer, then a table of the details, and the notes; one that runs share is printed once."""
+    for replay in replays:
+        console.out(f"{replay.name}: read as {replay.log.chosen}\n{replay.answer}\n")
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for index, heading in enumerate(HEADINGS):
         table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=index > 0, overflow="fold")
@@ -56,7 +58,7 @@ def numbers(replay: Replay) -> dict[str, Any]:
     """The result as plain numbers and text."""
     return {
         "name": replay.name, "total_steps": replay.total_steps, "used_warmup": replay.used_warmup,
-        "used_at_most": replay.log.used_at_most,
+        "used_at_most": replay.log.used_at_most, "read_as": replay.log.chosen, "answer": replay.answer,
         "recorded": _reading(replay.recorded),
         "closed_loop": None if replay.closed_loop is None else _reading(replay.closed_loop),
         "interpolated": replay.interpolated, "notes": list(replay.notes),

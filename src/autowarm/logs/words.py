@@ -1,0 +1,119 @@
+"""Reads what a program printed: words and numbers, such as ``step: 10/500 | train loss 3.21 | lr=1e-4``."""
+
+import re
+from collections import Counter
+from typing import Any
+
+from .columns import LIKE_A_LOSS, LIKE_A_RATE, TOTAL, Table, plain, table_of
+
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_TIME = re.compile(r"(\d{2,4}[-/.]\d\d([-/.]\d\d)?[ T,]+)?\d+:\d\d(:\d\d)?([.,]\d+)?(?![\w:])|\d{4}[-/]\d\d[-/]\d\d")
+_PHASE = re.compile(r"\b(val|valid|validation|eval|evaluation|test|dev)\b", re.I)
+_RANK = re.compile(r"\b(?:rank|default)[\s:_=]{0,2}(\d+)\]", re.I)
+# A number, which no percent sign follows; in an error message, a decimal comma stays.
+_NUMBER = r"[-+]?(?>(?:\d+(?:[.,]\d+)*|\.\d+)\.?(?:[eE][-+]?\d+)?)(?!\s?%)|nan\b|[-+]?inf(?:inity)?\b"
+_WORD = r"[A-Za-z_][\w/@.\-]*"
+_PAIR = re.compile(
+    rf"(?<![\w/@.\-])(?P<key>{_WORD}(?: \(?{_WORD}\)?){{0,3}})[\"')\]]*(?:\s*[:=]+[\s\"'\[(]*|[\s\[]+)"
+    rf"(?P<value>{_NUMBER})(?:\s*/\s*(?P<of>\d[\d,]*))?",
+    re.I,
+)
+_LOSS = re.compile(
+    r"(?:loss|trl|xent)[\w/.@ \t\"'\]-]{0,24}[:= \t][ \t\"'\[]*(?:[-+]?\.?\d|nan)|\d avg( loss)?, [\d.]+ rate", re.I
+)
+_COUNT = re.compile(r"(?<![\w./,])(\d+)\s*/\s*(\d+)(?![\w./])")
+# Where a number stands before its word, or the word says something else.
+_SPELLED = [
+    (re.compile(pattern), new)
+    for pattern, new in (
+        (r"\((train|training)\)", " "),  # mmengine
+        (r"(?:\d+-)?(\d+)(epoch|batch)\b", r" \2 \1 "),  # ESPnet
+        (
+            r"^\s*(\d+): ([-\d.naif]+), ([-\d.naif]+) avg(?: loss)?, ([\d.]+) rate",
+            r"step \1, loss \2, lr \4, ",
+        ),
+        (r"\bTrain: (\d+) \[", r"epoch \1 ["),  # timm
+        (
+            r"\bTrain Epoch: (\d+) \[(\d+)/\d+",
+            r"epoch \1, samples \2, ",
+        ),  # PyTorch's example, whose count is of samples
+    )
+]
+_WORTH = re.compile(f"{LIKE_A_RATE.pattern}|{TOTAL.pattern}")
+_STEPS = ("step", "iter", "iteration", "update", "batch")
+_PLACES = {*_STEPS, "global_step", "num_updates", "steps", "s", "samples", "count"}
+
+
+def printed(text: str) -> bool:
+    """Whether a loss stands beside a number somewhere."""
+    return _LOSS.search(text) is not None
+
+
+def table_of_words(text: str) -> tuple[Table, list[str]]:
+    """The numbers of each line by the words before them, and what to know of them.
+
+    A line that names no step has that of the line before; a count without a word, as 10/500, is the column "count".
+    """
+    rows: list[dict[str, Any]] = []
+    kinds: list[tuple[Any, Any] | None] = []
+    place: dict[str, Any] = {}
+    rank, other_ranks, notes = None, 0, []
+    for line in re.split(r"[\r\n\x08]+", _COLOURS.sub("", text)):
+        if not any(map(str.isdigit, line)):
+            continue
+        row = _pairs(line)
+        losses = frozenset(key for key in row if LIKE_A_LOSS.search(plain(key)) and not key.startswith("val "))
+        if losses and (found := _RANK.search(line)):
+            rank = rank or found[1]
+            if found[1] != rank:
+                other_ranks += 1
+                continue
+        here = {key: row[key] for key in row if key in _PLACES or key in ("epoch", "of")}
+        if here.keys() - {"epoch", "of"}:
+            place = {"epoch": place["epoch"]} if "epoch" in place else {}
+        place |= here
+        row = place | row
+        if losses or any(key == "epochs" or _WORTH.search(plain(key)) for key in row):
+            rows.append(row)
+            kinds.append((losses, frozenset(place) & _PLACES) if losses else None)
+        elif here.keys() & _PLACES - {"count"}:
+            rows.append(here)
+            kinds.append(None)
+    if other_ranks:
+        notes.append(f"{other_ranks:,} lines of other ranks are left out")
+    usual: dict[Any, tuple[int, Any]] = {}
+    for (losses, places), count in Counter(kind for kind in kinds if kind).items():
+        usual[losses] = max(usual.get(losses, (0, None)), (count, places), key=lambda x: x[0])
+    kept = [row for row, kind in zip(rows, kinds, strict=True) if kind is None or usual[kind[0]][1] == kind[1]]
+    if len(kept) < len(rows):
+        notes.append(f"{len(rows) - len(kept):,} lines with a loss, but a step of another kind, are left out")
+    return table_of(kept), notes
+
+
+def _pairs(line: str) -> dict[str, Any]:
+    """The words and numbers of a line; of several numbers by one name, the first."""
+    for pattern, new in _SPELLED:
+        line = pattern.sub(new, line)
+    line = _TIME.sub(" ", line)
+    other = _PHASE.search(line)
+    found: dict[str, Any] = {}
+    for pair in _PAIR.finditer(line):
+        key, value, of = pair["key"], pair["value"], pair["of"]
+        name = plain(key)
+        last, words = name.rpartition("_")[2], {*name.split("_")}
+        if last in ("epoch", "epochs") and "per" not in words:
+            key = "epoch"
+            if of:
+                found.setdefault("epochs", int(of.replace(",", "")))
+        elif name in _PLACES or (last in _STEPS and "/" not in key and not words & {"per", "time", "avg"}):
+            key = name if name in _PLACES else last
+            if of:
+                found.setdefault("total_steps", int(of.replace(",", "")))
+        elif LIKE_A_LOSS.search(name) and other and other.start() <= pair.start("key"):
+            key = f"val {key}"
+        if key in _PLACES or key == "epoch" or TOTAL.search(name):
+            value = value.replace(",", "")
+        found.setdefault(key, value)
+    if count := _COUNT.search(line):
+        found |= {"count": int(count[1]), "of": int(count[2])}
+    return found

@@ -1,0 +1,342 @@
+# ruff: noqa: E501 (a line of a log is a line)
+"""What 43 programs print or write, each as (first update, last, losses, T, the rate at the last one, the last loss).
+
+Every sample is made here, in the form that the program uses. `None` for a rate: the form has none. A text instead of
+numbers is what the refusal says, where the form has too little in it.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autowarm.logs import LogError, read, replay, replaying
+from autowarm.logs import log as log_module
+from autowarm.logs.formats import logs_in
+from autowarm.logs.log import make_log
+
+T = 600
+
+
+def loss(step: int) -> float:
+    return round(2.0 + 8.0 * math.exp(-step / 60), 4)
+
+
+def rate(step: int) -> float:
+    return float(f"{1e-3 * min(1.0, step / 100):.4g}")
+
+
+def lines(
+    form: Callable[[int, float, float], str], steps: Iterable[int] = range(10, T + 1, 10), before: str = ""
+) -> str:
+    return before + "\n".join(form(s, loss(s), rate(s)) for s in steps) + "\n"
+
+
+def epochs(form: Callable[[int, int, float, float], str], each: int = 200, first: int = 0, every: int = 10) -> str:
+    """Three epochs whose steps begin again; the last step of each is a multiple of ``every``."""
+    return "\n".join(
+        form(e + first, s, loss(e * each + s), rate(e * each + s))
+        for e in range(3)
+        for s in range(every, each + 1, every)
+    )
+
+
+STAMP = "2026-01-02 03:04:05,678"
+EVERY = (10, T, 60, T, 1e-3, loss(T))
+BARE = (10, T, 60, T, None, loss(T))
+
+FORMATS: dict[str, tuple[str, Any]] = {
+    "nanoGPT": (
+        "step 0: train loss 10.9, val loss 10.8\n"
+        + lines(lambda s, x, r: f"iter {s}: loss {x:.4f}, time 135.20ms, mfu 23.45%", range(0, 601, 10))
+        + "step 600: train loss 2.10, val loss 2.20\n",
+        (1, 601, 61, 601, None, loss(600)),
+    ),
+    "modded-nanogpt": (
+        "import os\nfor step in range(100):\n    loss = model(x)\n"
+        + lines(lambda s, x, r: f"step:{s}/{T} train_loss:{x:.4f} train_time:{s * 99}ms step_avg:98.76ms"),
+        BARE,
+    ),
+    "llm.c, terminal": (
+        lines(lambda s, x, r: f"step {s:4d}/{T} | loss {x:.6f} (+0.12z)| norm 1.2345 (-0.22z)| lr {r:.2e} | 251.15 ms | "
+              "49.9% bf16 MFU | 2087654 tok/s"), EVERY,
+    ),
+    "llm.c, main.log": (
+        "s:0 tel:11.0098\n" + lines(lambda s, x, r: f"s:{s} trl:{x:.4f} lr:{r:.6f} norm:2.50"), EVERY,
+    ),
+    "torchtitan": (
+        f"[rank0]:[titan] {STAMP} - root - INFO - Training starts at step 1, with local batch size 8, global batch size "
+        "64, sequence length 2048, total steps 1000 (warmup 200)\n"
+        + lines(lambda s, x, r: f"[rank0]:\x1b[31m[titan] {STAMP} - root - INFO - \x1b[31mstep: {s:2d}  \x1b[32mloss: {x:7.4f}"
+                "  \x1b[38;2;180;60;0mgrad_norm:  1.5  \x1b[33mmemory:  5.59GiB(5.89%)  \x1b[34mtps: 1,035  \x1b[36mtflops: "
+                "5.33  \x1b[35mmfu: 0.54%\x1b[39m"),
+        (10, T, 60, 1000, None, loss(T)),
+    ),
+    "Megatron-LM": (
+        lines(lambda s, x, r: f" [{STAMP[:19]}] iteration {s:8d}/{T:8d} | consumed samples: {s * 256:12d} | elapsed time per "
+              f"iteration (ms): 4201.9 | learning rate: {r:.6E} | global batch size:   256 | lm loss: {x:.6E} | loss scale: "
+              "1.0 | grad norm: 3.456 | number of skipped iterations:   0 | number of nan iterations:   0 |"), EVERY,
+    ),
+    "GPT-NeoX": (
+        lines(lambda s, x, r: f"10.0.0.1:  samples/sec: 12.345 | iteration {s:8d}/{T:8d} | elapsed time per iteration (ms): "
+              f"1234.5 | learning rate: {r:.3E} | approx flops per GPU: 50.1TFLOPS | lm_loss: {x:.6E} | number of skipped "
+              "iterations:   0 |"), EVERY,
+    ),
+    "fairseq, simple": (
+        lines(lambda s, x, r: f"{STAMP[:19]} | INFO | train_inner | epoch 001: {s:6d} / 700 loss={x}, nll_loss=9.1, ppl=45.6, "
+              f"wps=1000, num_updates={s}, lr={r}, gnorm=1.5, train_wall=50")
+        + f"{STAMP[:19]} | INFO | valid | epoch 001 | valid on 'valid' subset | loss 9.9 | num_updates 600\n"
+        + f"{STAMP[:19]} | INFO | train | epoch 001 | loss 5.5 | nll_loss 5.1 | num_updates 600 | lr 0.001\n", EVERY,
+    ),
+    "fairseq, JSON": (
+        lines(lambda s, x, r: f'{STAMP[:19]} | INFO | train_inner | {{"epoch": 1, "update": {s / 700:.3f}, "loss": "{x}", '
+              f'"ppl": "45.6", "num_updates": "{s}", "lr": "{r}"}}'), EVERY,
+    ),
+    "mmengine, epochs": (
+        epochs(lambda e, s, x, r: f"2026/01/02 03:04:05 - mmengine - INFO - Epoch(train)  [{e}][{s:4d}/200]  lr: {r:.4e}  eta: "
+               f"7:30:00  time: 0.3063  data_time: 0.0062  memory: 3406  loss: {x:.4f}  loss_cls: 0.5", first=1), EVERY,
+    ),
+    "mmengine, iterations": (
+        lines(lambda s, x, r: f"2026/01/02 03:04:05 - mmengine - INFO - Iter(train) [{s:6d}/{T}]  base_lr: {r:.4e} lr: {r:.4e}  "
+              f"eta: 1 day, 7:30:00  time: 0.3  loss: {x:.4f}"), EVERY,
+    ),
+    "mmdetection 2": (
+        epochs(lambda e, s, x, r: f"{STAMP} - mmdet - INFO - Epoch [{e}][{s}/200]\tlr: {r:.3e}, eta: 7:30:00, time: 0.3, memory: "
+               f"3406, loss_cls: 0.5, loss_bbox: 0.4, loss: {x:.4f}", first=1), EVERY,
+    ),
+    "mmdetection 2, JSON lines": (
+        '{"env_info": "Python: 3.8", "seed": 0}\n'
+        + epochs(lambda e, s, x, r: json.dumps({"mode": "train", "epoch": e, "iter": s, "lr": r, "loss": x}), first=1), EVERY,
+    ),
+    "ESPnet": (
+        epochs(lambda e, s, x, r: f"[host] {STAMP} (trainer:732) INFO: {e}epoch:train:{s - 9}-{s}batch: iter_time=1.2e-04, "
+               f"forward_time=0.1, loss_ctc=50.1, loss_att=40.2, acc=0.1, loss={x}, optim0_lr0={r}, train_time=1.2", first=1),
+        EVERY,
+    ),
+    "MLX": (
+        "Starting training..., iters: 600\nIter 1: Val loss 9.9, Val took 10.0s\n"
+        + lines(lambda s, x, r: f"Iter {s}: Train loss {x:.3f}, Learning Rate {r:.3e}, It/sec 1.2, Tokens/sec 345.6, Trained "
+                "Tokens 1234, Peak mem 12.3 GB"),
+        (10, T, 60, T, 1e-3, round(loss(T), 3)),
+    ),
+    "transformers' dicts with its bar": (
+        "".join(f"\r {s // 6}%|█▏   | {s}/{T} [00:10<16:40,  1.01s/it]" + (
+            f"{{'loss': {loss(s)}, 'grad_norm': 1.2, 'learning_rate': {rate(s)}, 'epoch': {s / 200:.2f}}}\n" * (s % 10 == 0)
+        ) for s in range(1, T + 1)) + "{'train_runtime': 12.3, 'train_loss': 3.3, 'epoch': 3.0}\n", EVERY,
+    ),
+    "transformers' dicts alone": (
+        lines(lambda s, x, r: f"{{'loss': {x}, 'learning_rate': {r}, 'epoch': {s / 200:.2f}}}"), "no column counts updates",
+    ),
+    "Keras": (
+        "".join(f"Epoch {e}/3\n" + "".join(
+            f"\r{s}/200 [=====>......] - ETA: 1:00 - loss: {loss(200 * (e - 1) + s)} - accuracy: 0.1" for s in range(10, 201, 10)
+        ) + " - val_loss: 1.0\n" for e in (1, 2, 3)), BARE,
+    ),
+    "Keras, a line an epoch": (
+        "".join(f"Epoch {e}/3\n200/200 - 60s - loss: {loss(200 * e)} - val_loss: 1.0 - 60s/epoch\n" for e in (1, 2, 3)),
+        "begin at update 200 of 600",
+    ),
+    "Lightning's bar": (
+        "\r".join(f"Epoch {e}:  {s // 2}%|█         | {s}/200 [00:10<01:30,  9.99it/s, loss={loss(200 * e + s)}, v_num=0]"
+                  for e in range(3) for s in range(10, 201, 10)), BARE,
+    ),
+    "NeMo's bar": (
+        "\r".join(f"Epoch 0:   1%|  | {s}/700 [00:10<01:30,  9.99it/s, v_num=1, reduced_train_loss={loss(s)}, global_step="
+                  f"{s}.0, consumed_samples={8 * s}.0, train_step_timing in s=0.5]" for s in range(10, T + 1, 10)), BARE,
+    ),
+    "diffusers' bar": (
+        "\r".join(f"Steps:   {s // 6}%|▏ | {s}/{T} [00:10<16:40,  1.01s/it, lr={rate(s)}, step_loss={loss(s)}]"
+                  for s in range(10, T + 1, 10)), EVERY,
+    ),
+    "nanochat": (
+        lines(lambda s, x, r: f"step {s:05d}/00600 ({s / 6:.2f}%) | loss: {x:.6f} | lrm: 1.00 | dt: 500.12ms | tok/sec: "
+              "1,048,576 | mfu: 45.6 | total time: 0.5m"), BARE,
+    ),
+    "litGPT": (
+        lines(lambda s, x, r: f"Epoch 1 | iter {4 * s} step {s} | loss train: {x:.4f}, val: n/a | iter time: 400.12 ms (step)"),
+        BARE,
+    ),
+    "timm": (
+        epochs(lambda e, s, x, r: f"Train: {e} [{s:4d}/200 ({s // 2:3d}%)]  Loss: {x:.4f} (6.95)  Time: 0.5s, 100.00/s  (0.5s)  "
+               f"LR: {r:.3e}  Data: 0.1 (0.1)"), EVERY,
+    ),
+    "torchvision": (
+        epochs(lambda e, s, x, r: f"Epoch: [{e}]  [{s:4d}/200]  eta: 0:10:00  lr: {r}  img/s: 123.4  loss: {x:.4f} (7.0100)  "
+               "acc1: 0.0000 (0.1000)  time: 0.5  data: 0.1  max mem: 6800"), EVERY,
+    ),
+    "PyTorch's ImageNet example": (
+        epochs(lambda e, s, x, r: f"Epoch: [{e}][{s:4d}/200]\tTime  0.5 ( 1.0)\tData  0.1 ( 0.2)\tLoss {x:.4e} (7.0100e+00)\t"
+               "Acc@1   0.00 (  0.10)"), BARE,
+    ),
+    "PyTorch's MNIST example": (
+        epochs(lambda e, s, x, r: f"Train Epoch: {e} [{64 * s}/12800 ({s // 2}%)]\tLoss: {x:.6f}", first=1),
+        "no column counts updates .*samples",
+    ),
+    "DeepSpeed": (
+        lines(lambda s, x, r: f"steps: {s} loss: {x:.4f} iter time (s): 0.5 samples/sec: 12.3"), BARE,
+    ),
+    "Detectron2": (
+        lines(lambda s, x, r: f"[01/02 03:04:05 d2.utils.events]:  eta: 1:23:45  iter: {s}  total_loss: {x}  loss_cls: 1.2  "
+              f"loss_box_reg: 0.3  time: 0.2500  data_time: 0.0100  lr: {r}  max_mem: 1234M"), EVERY,
+    ),
+    "Detectron2, metrics.json": (
+        lines(lambda s, x, r: json.dumps({"iteration": s - 1, "lr": r, "total_loss": x, "loss_cls": 0.5, "loss_box_reg": 0.3})),
+        EVERY,
+    ),
+    "darknet": (
+        lines(lambda s, x, r: f" {s}: {x}, {x + 1} avg loss, {r} rate, 5.678 seconds, {64 * s} images, 10.1 hours left"), EVERY,
+    ),
+    "OpenNMT": (
+        lines(lambda s, x, r: f"[{STAMP} INFO] Step {s}/{T}; acc: 3.5; ppl: 12345.6; xent: {x}; lr: {r}; sents: 123; 12/34 tok/s"),
+        EVERY,
+    ),
+    "icefall": (
+        epochs(lambda e, s, x, r: f"{STAMP} INFO [train.py:900] Epoch {e}, batch {s}, loss[loss={x}, simple_loss=0.5, over 1000.00 "
+               f"frames. ], tot_loss[loss=3.3, simple_loss=0.4, over 9000.00 frames. ], batch size: 70, lr: {r:.2e}", first=1),
+        EVERY,
+    ),
+    "MaxText": (
+        lines(lambda s, x, r: f"completed step: {s}, seconds: 1.234, TFLOP/s/device: 123.4, Tokens/s/device: 1234.5, "
+              f"total_weights: 65536, loss: {x}"), BARE,
+    ),
+    "OLMo": (
+        lines(lambda s, x, r: f"{STAMP}\tINFO\t[step={s}/{T}]\n    train/CrossEntropyLoss={x}\n    train/Perplexity=123.4\n"
+              f"    optim/learning_rate_group0={r}\n    throughput/total_tokens={4096 * s:,}"), EVERY,
+    ),
+    "Composer": (
+        lines(lambda s, x, r: f"[batch={s}/{T}]:\n\t Train time/batch: {s - 1}\n\t Train loss/train/total: {x}\n\t "
+              f"Train lr-DecoupledAdamW/group0: {r}"), EVERY,
+    ),
+    "TensorBoard's CSV": (
+        "Wall time,Step,Value\n" + lines(lambda s, x, r: f"1700000000.{s},{s},{x}"), BARE,
+    ),
+    "TensorBoard's JSON": (json.dumps([[1.7e9 + s, s, loss(s)] for s in range(10, T + 1, 10)]), BARE),
+    "MLflow, a metric": (lines(lambda s, x, r: f"17000000{s:05d} {x} {s}"), BARE),
+    "nested JSON lines": (
+        lines(lambda s, x, r: json.dumps({"step": s, "train": {"loss": x, "optim": {"lr": r}}, "val": {"loss": 9.9}})), EVERY,
+    ),
+    "pandas, printed": (
+        "     step    loss      lr\n" + lines(lambda s, x, r: f"{s // 10 - 1:<4} {s:5d} {x:7.4f} {r:9.6f}"), EVERY,
+    ),
+    "ranks with two losses": (
+        lines(lambda s, x, r: f"[rank0]: step {s} loss {x} lr {r}\n[rank1]: step {s} loss {x + 1} lr {r}"), EVERY,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), FORMATS.values(), ids=FORMATS)
+def test_what_programs_print(text: str, expected: Any) -> None:
+    if isinstance(expected, str):
+        with pytest.raises(LogError, match=expected):
+            replay(logs_in(text, "log")[0])
+        return
+    [log] = logs_in(text, "log")
+    updates, losses = (log.updates, log.losses) if log.begins == 1 else (log.updates[1:], log.losses[1:])
+    rates = None if log.rates is None else pytest.approx(float(log.rates[updates[-1] - 1]))
+    assert (updates[0], updates[-1], len(losses), log.total_steps, losses[-1]) == (*expected[:4], expected[5])
+    assert expected[4] == rates
+
+
+def test_a_carriage_return_a_decimal_comma_and_a_broken_line_are_no_losses() -> None:
+    [log] = logs_in("step 1 loss 4.5\rstep 2 loss 3,5\rstep 3 loss 2.5\rstep 4 loss 2.", "log")
+    assert log.losses.tolist() == [4.5, 2.5, 2.0]
+    assert log.notes[0] == "1 of 4 losses or their steps are no numbers and left out (the first: '3,5')"
+
+
+def test_of_several_ranks_the_first_is_read_and_said() -> None:
+    text = "".join(f"[rank{r}]: step {s} loss {9 - s + r}\n" for s in (1, 2, 3) for r in (3, 0))
+    [log] = logs_in(text, "log")
+    assert log.losses.tolist() == [11.0, 10.0, 9.0]
+    assert log.notes == ("3 lines of other ranks are left out",)
+
+
+def test_a_data_frame_needs_no_pandas_of_ours() -> None:
+    rows = [{"step": s, "loss": loss(s), "lr": rate(s), "val_loss": math.nan} for s in range(1, 101)]
+    frame = SimpleNamespace(to_dict=lambda kind: rows if kind == "records" else None)
+    found = replay(frame, first_loss=None)
+    assert (found.log.chosen, found.total_steps) == ("step, loss, lr; 100 of 100 updates", 100)
+    assert replay(frame, total_steps=200).total_steps == 200
+
+
+def test_mlflows_metrics_of_a_run_are_its_columns(tmp_path: Path) -> None:
+    (tmp_path / "metrics" / "train").mkdir(parents=True)
+    for name, value in (("train/loss", loss), ("lr", rate)):
+        (tmp_path / "metrics" / name).write_text(lines(lambda s, x, r, value=value: f"1700000000000 {value(s)} {s}"))
+    for folder in (tmp_path, tmp_path / "metrics"):
+        [log] = read(folder)
+        assert log.chosen == "step, train/loss, lr; 600 of 600 updates"
+
+
+JOINED = {
+    "the end of the log, not of its losses": ("step,loss,val_loss\n1,4,\n2,3,\n90,,9\n", 90, None),
+    "a loss that is not finite is of the run": ("step,loss\n1,4\n2,3\n3,nan\n90,nan\n", 90, None),
+    "max_steps": ("step,loss,max_steps\n1,4,500\n2,3,500\n", 500, None),
+    "a first loss of 0": ("step,loss\n0,0\n1,0\n2,4\n3,3\n", 4, "the first 2 losses are 0"),
+}
+
+
+@pytest.mark.parametrize(("text", "total", "note"), JOINED.values(), ids=JOINED)
+def test_how_long_a_run_was(text: str, total: int, note: str | None) -> None:
+    [log] = logs_in(text, "log")
+    assert log.total_steps == total
+    assert note is None or log.notes[0].startswith(note)
+
+
+@pytest.mark.parametrize(
+    ("last", "factor", "note"),
+    [(400, 4, "the rates' steps go 4 times as far"), (250, 0, "the rates are not used"), (101, 1, None)],
+)
+def test_rates_on_other_steps_are_matched_or_left_out(last: int, factor: int, note: str | None) -> None:
+    log = make_log("a", range(1, 101), [loss(s) for s in range(1, 101)], range(1, last + 1), np.ones(last))
+    assert (log.rates is None) == (factor == 0)
+    assert (log.rates is None) or len(log.rates) == 100
+    assert [text for text in log.notes if "rates" in text] == [] if note is None else note in log.notes[0]
+
+
+def test_what_begins_late_leads_with_it_or_is_refused() -> None:
+    def late(first: int, **options: Any) -> str:
+        return replay((range(first, 1001), [loss(s) for s in range(first, 1001)]), **options).answer
+
+    assert late(11).startswith("Your warm-up: not in the log. Ours would have ended at ")
+    assert late(30).startswith("The log begins at update 30 (3.0%), so this is a guess. Your")
+    assert late(300, first_loss=10.0).startswith("The log begins at update 300")
+    with pytest.raises(LogError, match="the losses begin at update 300 of 1,000"):
+        late(300)
+
+
+@pytest.mark.parametrize(
+    ("used", "falls", "follows"),
+    [
+        (80, 60.0, "The two are alike, so little would change."),
+        (20, 60.0, "Ours is longer. Whether that trains better, only a run shows"),
+        (290, 30.0, "Ours is shorter. Whether"),
+        (20, 1e9, "The loss fell too slowly to end it, so for this run ours is a ramp of fixed length."),
+    ],
+)
+def test_one_answer_and_what_follows_from_it(used: int, falls: float, follows: str) -> None:
+    steps = np.arange(1, 601)
+    found = replay((steps, 2.0 + 8.0 * np.exp(-steps / falls), np.minimum(1.0, steps / used)))
+    assert follows in found.answer
+    assert (
+        f"Your warm-up: {used} updates ({used / 6:.1f}%). Ours would have ended at {found.warmup_steps} ("
+        in found.answer
+    )
+
+
+def test_a_run_of_many_updates_is_thinned_and_ends_where_all_of_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = np.arange(1, 20_001)
+    losses, rates = 2.0 + 8.0 * np.exp(-steps / 1_000), np.ones(20_000)
+    whole = replay((steps, losses, rates))
+    for module in (log_module, replaying):
+        monkeypatch.setattr(module, "LONG", 10_000)
+        monkeypatch.setattr(module, "MOST", 5_000)
+    thinned = replay((steps, losses, rates))
+    assert thinned.notes[0] == "of 20,000 losses every 4th is read, after the first 1,000"
+    for one, other in ((whole.recorded, thinned.recorded), (whole.closed_loop, thinned.closed_loop)):
+        assert abs(one.warmup_steps - other.warmup_steps) <= 8
+        assert other.rates == pytest.approx(one.rates, rel=0.01, abs=0.002)

@@ -1,0 +1,209 @@
+"""Mistakes that people make: what was typed, and what the message must name, where | stands between several words."""
+
+# ruff: noqa: E501 (what was typed stands on one line)
+
+import shlex
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import autowarm
+from autowarm import geometry
+from autowarm.geometry import total_kappa
+from autowarm.lab.commands import main
+
+LETTER = "Dear reader,\nthis is a letter.\n"
+
+API = {
+    "AdaptiveWarmup()": "'optimizer' and 'total_steps'",
+    "AdaptiveWarmup(opt)": "'total_steps'",
+    "AdaptiveWarmup(100, opt)": "the optimizer comes first, then total_steps",
+    "AdaptiveWarmup(net, 100)": "the first argument is the optimizer, got a Sequential",
+    "AdaptiveWarmup(net.parameters(), 100)": "the optimizer, got a generator",
+    'AdaptiveWarmup("adam", 100)': "the optimizer, got a str",
+    "AdaptiveWarmup(opt, 0)": "total_steps|updates ≥ 1|got 0",
+    "AdaptiveWarmup(opt, -5)": "total_steps|got -5",
+    'AdaptiveWarmup(opt, "100")': "total_steps|got '100'",
+    "AdaptiveWarmup(opt, 10.5)": "total_steps|got 10.5",
+    "AdaptiveWarmup(opt, True)": "total_steps|got True",
+    "AdaptiveWarmup(opt, None)": 'give total_steps|decay="wso"',
+    "AdaptiveWarmup(opt, loader)": "total_steps|got a DataLoader",
+    "AdaptiveWarmup(opt, len)": "total_steps|builtin_function",
+    "AdaptiveWarmup(opt, 100, 10)": "got 3 values|max_warmup=",
+    "AdaptiveWarmup(opt, 100, warmup_steps=10)": "warmup_steps|max_warmup=",
+    "AdaptiveWarmup(opt, num_training_steps=100)": "total_steps",
+    "AdaptiveWarmup(opt, T_max=100)": "total_steps",
+    "AdaptiveWarmup(opt, 100, lr=1e-3)": "the optimizer's lr",
+    "AdaptiveWarmup(opt, 100, max_lr=1e-3)": "the optimizer's lr",
+    "AdaptiveWarmup(opt, 100, min_lr=1e-5)": "final_ratio",
+    "AdaptiveWarmup(opt, 100, eta_min=1e-5)": "final_ratio",
+    "AdaptiveWarmup(opt, 100, last_epoch=-1)": "load_state_dict",
+    "AdaptiveWarmup(opt, 100, epochs=3)": "total_steps, in updates",
+    "AdaptiveWarmup(opt, 100, target_los=3.0)": "do you mean target_loss?",
+    'AdaptiveWarmup(opt, 100, decy="wsd")': "do you mean decay?",
+    'AdaptiveWarmup(opt, 100, decay="cosin")': "decay|'cosine'",
+    "AdaptiveWarmup(opt, 100, decay=0.1)": "decay|'wsd'",
+    'AdaptiveWarmup(opt, 100, warmup="linaer")': "warmup|'linear'",
+    "AdaptiveWarmup(opt, 100, warmup=10)": "max_warmup limits its length",
+    "AdaptiveWarmup(opt, 100, max_warmup=0)": "max_warmup|got 0",
+    "AdaptiveWarmup(opt, 100, max_warmup=10.0)": "max_warmup|a share of the run",
+    'AdaptiveWarmup(opt, 100, max_warmup="10%")': "max_warmup|'10%'",
+    "AdaptiveWarmup(opt, 100, final_ratio=2)": "final_ratio|[0, 1]",
+    "AdaptiveWarmup(opt, 100, div=0.1)": "div|greater than 1",
+    "AdaptiveWarmup(opt, 100, smoothing=50)": "smoothing|share of the run",
+    'AdaptiveWarmup(opt, 100, trained="yes")': "trained|True, False",
+    'AdaptiveWarmup(opt, 100, recover="always")': 'recover|"warn"',
+    "AdaptiveWarmup(opt, 100, max_nonfinite=0)": "max_nonfinite|at least 1",
+    'AdaptiveWarmup(opt, 100, geometry="muon")': "geometry 'muon'|'spectral'",
+    "AdaptiveWarmup(opt, 100, chance_loss=-1)": "chance_loss|positive",
+    'AdaptiveWarmup(opt, 100, target_loss=float("nan"))': "target_loss|finite",
+    'AdaptiveWarmup(opt, 100, peak="auto")': "find_rate",
+    "AdaptiveWarmup(opt, 100, verbose=True)": "no verbose|total_steps",
+    "AdaptiveWarmup.paper(opt, 100)": "target_loss",
+    "sched.step(3)": "a loss, not an epoch",
+    'sched.step("0.5")': "a number or a one-element tensor, got str",
+    "sched.step(torch.ones(3))": "shape (3,)|mean",
+    'sched.step({"loss": 1.0})': "got dict",
+    "sched.step(output)": "got ModelOutput",
+    "sched.observe(1.0, weight=-1)": "weight|not negative",
+    "sched.observe()": "'loss'",
+    "sched.extend(0)": "total_steps|got 0",
+    'sched.extend("more")': "total_steps|'more'",
+    "sched.decay_now(0)": "steps|got 0",
+    'sched.decay_now(10, decay="fast")': "decay 'fast'|'linear'",
+    "sched.rewarm(peak=-1)": "peak|positive",
+    "sched.load_state_dict({})": "not the state of AdaptiveWarmup",
+    "sched.load_state_dict(opt.state_dict())": "AdaptiveWarmup|param_groups",
+    "sched.load_state_dict(None)": "NoneType, not a dictionary",
+    "Muon(net)": "Muon.from_model(model",
+    'Muon(net.parameters(), lr="1e-3")': "is text|float('1e-3')",
+    "Muon(net.parameters(), 1e-3)": "Muon.from_model(model)",
+    "Muon.from_model(net.parameters(), lr=1e-3)": "pass the model",
+    "Muon.from_model(net, lr=0)": "lr|positive",
+    "Muon.from_model(net, lr=1e-3, momentum=1.5)": "momentum|[0, 1)",
+    "Muon.from_model(net, lr=1e-3, betas=(0.9, 0.95))": "adamw_betas",
+    "Muon.from_model(net, lr=1e-3, weight_decay=-1)": "weight_decay",
+    "Muon.from_model(net, lr=1e-3, ns_steps=5)": "use steps",
+    "Muon([], lr=1e-3)": "empty parameter list",
+    "Lion(net, lr=1e-3)": "Lion.from_model(model",
+    'Lion(net.parameters(), lr=1e-3, geometry="sign")': "no option 'geometry'",
+    "SignSGD(net.parameters(), lr=None)": "lr|None",
+    'LMO(net.parameters(), lr=1e-3, geometry="muon")': "geometry 'muon'|'spectral'",
+    "find_rate(opt, net)": "the order is find_rate(model, optimizer, closure)|got (Muon, Sequential)",
+    "find_rate(net, opt)": "the order is find_rate(model, optimizer, closure)",
+    "find_rate(net, opt, loader)": "closure() runs the next batch|DataLoader",
+    "find_rate(net, opt, closure, steps=3)": "steps|20",
+    "find_rate(net, opt, closure, lowest=1.0, highest=0.1)": "lowest > 0 to highest",
+    "find_rate(net, opt, lambda: None)": "return the loss",
+    'replay("missing.csv")': "missing.csv",
+    "replay(folder)": "trainer_state.json|name a file",
+    "replay([3.0, 2.0])": "(steps, losses)|got list",
+    "replay(([1, 2], [3.0]))": "two lists of one length",
+    "replay(([1, 2], [3.0, 2.0]), warmup_steps=10)": "no warmup_steps|max_warmup",
+    "replay(text)": "no column looks like a training loss|two columns, step and loss|Dear reader",
+    "attach(net)": "attach(Trainer(model, args))|got a Sequential",
+    "rate_of_trainer(net, opt, loader)": "find_rate(Trainer(model, args))|find_rate(model, optimizer, closure)",
+    "WarmupTrainer(net, args(folder), optimizers=(opt, torch.optim.lr_scheduler.StepLR(opt, 3)))": "StepLR|optimizers=(optimizer, None)|AdaptiveWarmup(optimizer, steps)",
+    'WarmupTrainer(net, args(folder), warmup={"target_los": 3.0})': "target_los|do you mean target_loss?",
+    'WarmupTrainer(net, args(folder), optim="moun")': "perhaps 'muon'",
+    "attach(Trainer(net, args(folder)), max_warmpu=9)": "do you mean max_warmup?",
+    "rate_of_module(net, None)": "find_rate(trainer, module, train_dataloaders)",
+    'total_kappa(net, "sign")': "model.parameters()",
+    "geometry.Spectral(radius=0)": "radius|positive",
+}
+
+COMMANDS = {
+    "replya log.csv": "did you mean 'replay'",
+    "--versoin": "unknown command|replay",
+    "replay": "FILE",
+    "replay missing.csv": "missing.csv: No such file",
+    "replay letter.txt": "Dear reader|two columns, step and loss",
+    "replay empty.csv": "empty.csv: the file is empty",
+    "replay log.csv --loss train": "no column 'train'|step, loss",
+    "replay log.csv --max-warmup half": "--max-warmup|'half'",
+    "replay log.csv --max-warmup 0": "max_warmup|got 0",
+    "replay log.csv --total-steps 5": "total_steps=5|update 40",
+    "replay log.csv --total-steps ten": "--total-steps|'ten'",
+    "replay log.csv --figure out.bmp": "--figure|.png",
+    "replay log.csv --run red": "'red'|'log.csv'",
+    "train --stpes 10": "did you mean 'steps'",
+    "train --steps 0": "steps must be at least 1",
+    "train --steps ten": "steps|ten",
+    "train --lr 0.1": "did you mean 'optimizer.lr'",
+    "train --optimizer mono": "did you mean 'muon'",
+    "train --optimizer": "--optimizer",
+    "train --schedule cosin": "schedule.kind|adaptive",
+    "train --task shakespear": "'shakespear'|lm-small",
+    "train --config missing.yaml": "missing.yaml|llama-124m",
+    "compare --seeds none": "seeds|none",
+    "compare --warmups 10,abc": "warmups|'abc'",
+    "compare --task missing.py": "FILE.py:NAME",
+    "compare --schedules linera": "did you mean 'linear'",
+    "calibrate --optimizer mono": "did you mean 'muon'",
+    "figure tabel": "did you mean",
+    "report missing": "results.json|autowarm compare",
+    "plan --lr x": "--lr|'x'",
+}
+
+
+def names(folder: Path) -> dict[str, Any]:
+    """What a person has who makes these mistakes."""
+    from transformers import Trainer, TrainingArguments
+
+    from autowarm.integrations import lightning, transformers
+
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    (folder / "letter.txt").write_text(LETTER)
+    return {
+        **{name: getattr(autowarm, name) for name in autowarm.__all__},
+        "torch": torch, "geometry": geometry, "total_kappa": total_kappa, "net": net, "folder": folder,
+        "opt": autowarm.Muon.from_model(net, lr=1e-3),
+        "sched": autowarm.AdaptiveWarmup(autowarm.Muon.from_model(net, lr=1e-3), 100),
+        "loader": torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2),
+        "closure": lambda: net(torch.ones(2, 4)).square().mean(),
+        "output": type("ModelOutput", (SimpleNamespace,), {})(loss=1.0),
+        "text": folder / "letter.txt",
+        "attach": transformers.attach, "WarmupTrainer": transformers.WarmupTrainer, "Trainer": Trainer,
+        "rate_of_trainer": transformers.find_rate, "rate_of_module": lightning.find_rate,
+        "args": lambda folder: TrainingArguments(str(folder), max_steps=9, report_to=[], use_cpu=True),
+    }  # fmt: skip
+
+
+def speaks(message: str, words: str) -> None:
+    assert all(word in message for word in words.split("|")), message
+    assert len(message.split()) > 2
+    assert len(message) < 450
+    assert not any(dump in message for dump in (" object at 0x", "<function", "<built-in", "Traceback"))
+
+
+@pytest.mark.parametrize(("typed", "words"), API.items(), ids=API)
+def test_a_mistake_in_code_is_named(typed: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises((TypeError, ValueError, OSError)) as caught:
+        exec(typed, names(tmp_path))
+    speaks(str(caught.value), words)
+
+
+@pytest.mark.parametrize(("typed", "words"), COMMANDS.items(), ids=COMMANDS)
+def test_a_mistake_in_a_command_is_named(
+    typed: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("letter.txt").write_text(LETTER)
+    Path("empty.csv").touch()
+    Path("log.csv").write_text("step,loss\n" + "".join(f"{i},{9 - i / 10}\n" for i in range(1, 41)))
+    assert main(shlex.split(typed)) in (1, 2)
+    speaks(capsys.readouterr().err, words)
+
+
+def test_an_older_transformers_is_refused_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    monkeypatch.setattr(transformers, "__version__", "4.57.6")
+    spec = find_spec("autowarm.integrations.transformers")
+    with pytest.raises(ImportError, match=r"needs transformers 5 or later: .*\(transformers 4\.57\.6 is installed\)"):
+        spec.loader.exec_module(module_from_spec(spec))  # type: ignore[union-attr, arg-type]

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.analysis.statistics import Estimate
-from autowarm.plotting import BLUE, GREY, INK, ORANGE, styled
+from autowarm.plotting import GREY, INK, ORANGE, styled
 from autowarm.schedule.core import EXPECTED_FALL, PEAK_GAP
 
 from ..cells import DEFAULT, TUNING, TUNING_SCHEDULE, title, tuned_rates

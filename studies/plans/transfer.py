@@ -22,18 +22,18 @@ from .warm_up import Stage
 _SEEDS = Seeds((0, 1), (10, 11, 12, 13, 14))
 
 
-def _rates(rows: Rows, task: str, optimizer: str) -> Sequence[float]:
+def rates(rows: Rows, task: str, optimizer: str) -> Sequence[float]:
     """The rates to try: trained weights need lower rates than new ones, such as LoRA's."""
     tuned = task.startswith("tune-") and not task.endswith("-lora")
     return [lr / 10 for lr in RATES[optimizer]] if tuned else RATES[optimizer]
 
 
 FINE_TUNING = Grid(
-    ("tune-near", "tune-far", "tune-near-lora", "tune-far-lora"), (100, 300, 1000), ("adamw", "muon", "lion"), _rates,
+    ("tune-near", "tune-far", "tune-near-lora", "tune-far-lora"), (100, 300, 1000), ("adamw", "muon", "lion"), rates,
     hand_set_grid(0.03, 0.1, 0.5), _SEEDS,
 )  # fmt: skip
 FRESH = Grid(
-    ("unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy"), (200, 1000), OPTIMIZERS, _rates,
+    ("unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy"), (200, 1000), OPTIMIZERS, rates,
     hand_set_grid(0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8), _SEEDS,
 )  # fmt: skip
 

@@ -124,19 +124,19 @@ def finished(rows: Rows) -> list[int]:
 def shapes_table(rows: Rows) -> str:
     """CSV: for each multiple of the tuned rates, and for all, what the arms cost more than the default."""
     seeds = finished(rows)
-    groups = {name: cells(factor) for name, factor in RATES.items()}
-    groups["all"] = [cell for some in groups.values() for cell in some]
     lines = []
-    for name, some in groups.items():
-        each = [costs(rows, cell, seeds) for cell in some]
-        lines.append([name, len(some), *(_over(each, arm) for arm in ARMS)])
+    for name, factors in [*((name, [factor]) for name, factor in RATES.items()), ("all", [*RATES.values()])]:
+        found = [over_settings(rows, arm, seeds, factors) for arm in ARMS]
+        lines.append([name, found[0].count, *(f"{one.mean:+.2f} ± {one.stderr:.2f}" for one in found)])
     return comma_separated(["peak rate", "settings", *ARMS.values()], lines)
 
 
-def _over(each: Sequence[Mapping[str, Estimate]], arm: str) -> str:
-    """The mean over settings and its standard error."""
-    estimate = Estimate(tuple(statistics.fmean(one[arm].values) for one in each))
-    return f"{estimate.mean:+.2f} ± {estimate.stderr:.2f}"
+def over_settings(
+    rows: Rows, arm: str, seeds: Sequence[int], factors: Sequence[float] = (*RATES.values(),)
+) -> Estimate:
+    """What an arm costs more than the default, over the settings at these multiples of the tuned rates."""
+    some = [cell for factor in factors for cell in cells(factor)]
+    return Estimate(tuple(statistics.fmean(costs(rows, cell, seeds)[arm].values) for cell in some))
 
 
 def main(argv: Sequence[str] | None = None, make: Callable[[PlannedRow], Row] = made) -> None:

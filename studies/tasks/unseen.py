@@ -128,9 +128,9 @@ class _Causal(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x[:, None]
-        for layer in self.layers:
-            y = F.gelu(layer(F.pad(x, (2 * layer.dilation[0], 0))))
-            x = y if x.shape[1] == 1 else x + y
+        for i, layer in enumerate(self.layers):
+            y = F.gelu(layer(F.pad(x, (2 * 2**i, 0))))
+            x = x + y if i else y
         return self.head(x)[:, 0]
 
 

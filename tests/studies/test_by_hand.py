@@ -53,6 +53,22 @@ def test_the_stored_runs_of_forms_are_planned() -> None:
     assert shapes.finished(rows)
 
 
+def test_what_the_page_says_of_forms() -> None:
+    rows = Rows.load(ROOT / shapes.ROWS)
+    seeds = shapes.finished(rows)
+    ramp, linear = (shapes.over_settings(rows, arm, seeds) for arm in (shapes.RAMP, shapes.LINEAR))
+    page = " ".join((ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8").split())
+    assert (
+        f"Over {ramp.count} settings and {len(seeds)} seeds, a ramp as long as the default's warm-up costs "
+        f"{-ramp.mean:.2f} ± {ramp.stderr:.2f}% of the progress less than η(Δ), most of it at hot rates, and a rate "
+        f"linear in the gap {-linear.mean:.2f} ± {linear.stderr:.2f}% less."
+    ) in page
+    hot = shapes.over_settings(rows, shapes.RAMP, seeds, [3.0])
+    assert hot.count * hot.mean < 0.5 * ramp.count * ramp.mean
+    tuned = [shapes.over_settings(rows, arm, seeds, [1.0]) for arm in (shapes.RAMP, shapes.LINEAR)]
+    assert all(one.mean > -2 * one.stderr for one in (ramp, linear, *tuned))  # so that η(Δ) stays
+
+
 def test_a_form_is_used_in_its_own_runs_alone() -> None:
     theirs = core.eta_share
     with shapes.form(shapes.LINEAR) as known:

@@ -53,9 +53,10 @@ core:
 	    --ignore tests/optim/known/test_known.py --ignore tests/optim/known/test_partition.py \
 	    --ignore tests/optim/known/test_partition_of_families.py --ignore tests/optim/known/test_partition_of_wrapped.py
 
-# Whatever needs a GPU, with the caller's PyTorch: make gpu PYTHON=python; with DRY=1 on tiny shapes without one.
+# Whatever needs a GPU, with the caller's PyTorch: make gpu PYTHON=python; with DRY=1 on tiny shapes without one. With
+# PROGRAMME=1, what the warm-up is worth at 124M parameters instead: at most ten minutes of it, from where it stopped.
 gpu:
-	PYTHONPATH=src $(PYTHON) benchmarks/gpu.py $(if $(DRY),--dry-run)
+	PYTHONPATH=src $(PYTHON) benchmarks/gpu$(if $(PROGRAMME),_programme).py $(if $(DRY),--dry-run)
 
 lint: $(READY)
 	$(BIN)/ruff check .

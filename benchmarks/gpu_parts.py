@@ -155,7 +155,7 @@ def _launches(step: Callable[[], Any]) -> int:
 
 # Rates as people set them for 100M parameters, chosen before any run: AdamW's 1e-3, the same for Muon, whose steps
 # `match_rms_adamw` scales to AdamW's, and 3e-4 for Lion, whose authors advise 3 to 10 times less than AdamW's.
-_RUNS = {
+RUNS = {
     "adamw": {"lr": 1e-3, "options": {"betas": (0.9, 0.95)}},
     "muon": {"lr": 1e-3, "options": {"momentum": 0.95, "radius": "match_rms_adamw", "adamw_betas": (0.9, 0.95)}},
     "lion": {"lr": 3e-4, "options": {"betas": (0.9, 0.99)}},
@@ -172,7 +172,7 @@ def _config(setting: Setting, optimizer: str, steps: int, compiled: bool = False
     return lab.RunConfig(
         model=lab.ModelConfig(vocab_size=300) if setting.dry else lab.LLAMA_124M,
         data=lab.DataConfig(max_bytes=600_000) if setting.dry else text,
-        optimizer=lab.OptimizerConfig(name=optimizer, **_RUNS[optimizer]),
+        optimizer=lab.OptimizerConfig(name=optimizer, **RUNS[optimizer]),
         schedule=lab.ScheduleConfig(kind="linear", warmup_steps=2),
         steps=steps, batch_size=2 if setting.dry else 32, eval_batches=1 if setting.dry else 64, checkpoint_every=10**6,
         engine=lab.EngineConfig(compile=compiled, keep_weights=False),
@@ -246,7 +246,7 @@ def compare(known: Known, setting: Setting) -> Found:
     count = 6 if setting.dry else 1000
     yield "steps", count
     took = 0.0
-    for optimizer, (label, share) in itertools.product(_RUNS, _WARMUPS.items()):
+    for optimizer, (label, share) in itertools.product(RUNS, _WARMUPS.items()):
         if f"{optimizer} {label}" in known:
             continue
         if setting.left() < 1.2 * took:  # as long as the run before

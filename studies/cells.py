@@ -22,6 +22,7 @@ FAMILIES = {
     "factor": "deep linear",
     **dict.fromkeys(("tune-near", "tune-far", "tune-near-lora", "tune-far-lora"), "fine-tuning"),
     **dict.fromkeys(("unsmoothed", "cnn", "autoencoder", "regression", "copier", "policy"), "fresh"),
+    **dict.fromkeys(("recurrent", "graph", "flow", "contrastive", "series", "bytes-192"), "unseen"),
 }
 OPTIMIZERS = ("muon", "lion", "signsgd", "normsgd", "adamw")
 

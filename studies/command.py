@@ -30,6 +30,8 @@ warm-up      compares the default with hand-set warm-ups, Algorithm 1 and peers 
 horizon      compares for one small LLaMA from 1,000 to 64,000 updates
 fine-tuning  compares from trained weights
 fresh        compares on six tasks that the rule has not seen
+unseen       compares on six more
+lag          averages the losses of long runs over fewer updates
 realistic    runs hand-set warm-ups, each at its own tuned rate, as people train
 pages        makes no runs, but the tables and figures of the documentation from all stored runs
 """

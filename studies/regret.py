@@ -16,7 +16,7 @@ from autowarm.lab.analysis.statistics import Estimate
 from autowarm.lab.config import LabError
 
 from .cells import DEFAULT, EARLIER, HAND_SET, PAPER, Setting, settings, title
-from .plans import horizon, realistic, transfer
+from .plans import horizon, realistic, transfer, unseen
 from .rows import Cell, Rows
 from .statistics import choose, mean_loss, regret
 
@@ -40,6 +40,7 @@ SETTINGS: Mapping[str, Callable[[Rows], Iterable[Setting]]] = {
     "warm-up": settings,
     "horizon": lambda rows: (found for grid in horizon.GRIDS for found in grid.judged(rows)),
     "fresh": transfer.FRESH.judged,
+    "unseen": unseen.UNSEEN.judged,
 }
 """The settings of each study whose hand-set warm-ups were run at one rate."""
 

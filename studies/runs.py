@@ -59,7 +59,7 @@ def run_of(planned: PlannedRow) -> RunConfig:
 
     - "linear 0.1": a hand-set linear warm-up over 10 % of the run, from 0.
     - "tenth 0.1": the same, from a tenth of the peak.
-    - "default": ours.
+    - "default": ours.      - "average 250": ours, with the loss averaged over 250 updates.
     - "paper": Algorithm 1.
     - "untuned": a linear warm-up of 2/(1 − β2) updates.
     - "wsd", "greedy": the schedules of transformers.
@@ -148,6 +148,8 @@ def _schedule(planned: PlannedRow) -> ScheduleConfig:
             return ScheduleConfig(kind)
         case "paper":
             return ScheduleConfig("paper", target_loss=planned.target_loss)
+        case "average":
+            return ScheduleConfig("adaptive", options={"smoothing": float(words[0]) / planned.cell.steps})
         case "default":
             # Watching changes no rate, and each alarm is a warning in the row: none is due in a run without a fault.
             return ScheduleConfig("adaptive", options={"recover": "warn"})

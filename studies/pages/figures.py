@@ -1,4 +1,4 @@
-"""The figures of the studies: what one choice costs in every setting, runs of the default, and a recovery."""
+"""The figures of the studies: runs of the default, the forms of its warm-up, and a recovery."""
 
 import math
 import statistics
@@ -11,13 +11,10 @@ from autowarm.lab.analysis.figures import smoothed
 from autowarm.plotting import BLUE, GREEN, GREY, INK, ORANGE, styled
 from autowarm.schedule import core
 
-from ..cells import DEFAULT, title
-from ..regret import Judged
+from .. import shapes
+from ..cells import DEFAULT
 from ..rows import Cell, PlannedRow, Rows
 from ..runs import Curve
-
-SHOWN = ("linear 0", "linear 0.02", "linear 0.1", "linear 0.4", DEFAULT)
-"""The choices of `regret_figure`, which were run in every setting."""
 
 EXAMPLE: Mapping[PlannedRow, tuple[str, str]] = {
     PlannedRow("cells", Cell(task, optimizer, 4_000, lr), DEFAULT, 0): (name, colour)
@@ -28,33 +25,6 @@ EXAMPLE: Mapping[PlannedRow, tuple[str, str]] = {
     )
 }
 """The runs of `first_figure`, on the first seed, with their names and colours."""
-
-
-@styled
-def regret_figure(found: Sequence[Judged]) -> Figure:
-    """A point per setting and choice, all of them inside the axes; a bar at the mean."""
-    figure = Figure(figsize=(7.6, 4.2), layout="constrained")
-    axes = figure.subplots()
-    ordered = sorted(found, key=lambda one: (one.setting.cell.steps, one.setting.cell))
-    for x, name in enumerate(SHOWN):
-        regrets = [one.regrets[name] for one in ordered]
-        long = [one.setting.cell.steps >= 4_000 for one in ordered]
-        places = [x + 0.6 * (i / max(1, len(regrets) - 1) - 0.5) for i in range(len(regrets))]
-        for of_long, colour, marker in ((False, GREY, "o"), (True, BLUE, "D")):
-            some = [(at, y) for at, y, is_long in zip(places, regrets, long, strict=True) if is_long == of_long]
-            label = "4,000 updates and more" if of_long else "1,000 updates"
-            axes.plot(*zip(*some, strict=True), marker, color=colour, ms=4, alpha=0.75, label=label if not x else None)
-        mean = statistics.fmean(regrets)
-        axes.plot([x - 0.38, x + 0.38], [mean, mean], color=ORANGE, lw=2.2, label=None if x else "mean")
-        axes.annotate(f"{mean:.1f}", (x + 0.4, mean), color=ORANGE, fontweight="bold", va="center", fontsize=10)
-    axes.set_yscale("symlog", linthresh=1.0)
-    axes.set_yticks([-1, 0, 1, 10, 100], ["−1", "0", "1", "10", "100"])
-    axes.axhline(0, color=INK, lw=0.8)
-    axes.set_xticks(range(len(SHOWN)), [title(name) for name in SHOWN])
-    axes.set_xlim(-0.5, len(SHOWN) - 0.3)
-    axes.set(xlabel="warm-up, the same in all settings", ylabel="regret, % of the progress")
-    axes.legend(loc="upper right", fontsize=9)
-    return figure
 
 
 @styled
@@ -106,6 +76,30 @@ def recovery_figure(bare: Sequence[float], recovered: Sequence[float], recovery:
     low = min(recovered[t] for t in shown)
     axes.set(xlabel="update", ylabel="training loss", xlim=(shown.start, shown.stop), ylim=(0.92 * low, 1.12 * top))
     axes.legend(loc="upper right", fontsize=10)
+    return figure
+
+
+@styled
+def shapes_figure(rows: Rows) -> Figure:
+    """A point per setting and form of the warm-up, by the peak rate; a bar at the mean."""
+    figure = Figure(figsize=(7.6, 3.4), layout="constrained")
+    axes = figure.subplots()
+    seeds = shapes.finished(rows)
+    colours = dict(zip(shapes.ARMS, (BLUE, GREEN, GREY), strict=True))
+    for x, factor in enumerate(shapes.RATES.values()):
+        found = [shapes.costs(rows, cell, seeds) for cell in shapes.cells(factor)]
+        for place, (arm, colour) in zip((-0.25, 0.0, 0.25), colours.items(), strict=True):
+            each = [one[arm].mean for one in found]
+            axes.plot([x + place] * len(each), each, "o", color=colour, ms=5, alpha=0.75)
+            mean = statistics.fmean(each)
+            axes.plot([x + place - 0.09, x + place + 0.09], [mean, mean], color=colour, lw=2.4,
+                      label=None if x else shapes.ARMS[arm])  # fmt: skip
+    axes.axhline(0, color=INK, lw=0.8)
+    axes.set_yscale("symlog", linthresh=1.0)
+    axes.set_yticks([-10, -1, 0, 1, 10], ["−10", "−1", "0", "1", "10"])
+    axes.set_xticks(range(len(shapes.RATES)), [*shapes.RATES])
+    axes.set(ylabel="cost against η(Δ), % of the progress")
+    figure.legend(loc="outside upper center", ncols=3, fontsize=10)
     return figure
 
 

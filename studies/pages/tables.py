@@ -18,7 +18,9 @@ from ..recovery.faults import faults_table
 from ..recovery.objectives import objectives_table
 from ..regret import CHOICES, CONSTANTS, Judged, bed, excess, judged, mean_and_worst, median
 from ..rows import Cell, Rows
+from ..shapes import shapes_table
 from ..statistics import mean_loss, regret
+from . import insurance
 from .which_rate import find_rate_table
 
 TENTH, NONE = "linear 0.1", "linear 0"
@@ -42,9 +44,14 @@ def texts(data: Path) -> dict[str, str]:
     main = main_settings(data)
     long = [one for one in main if one.setting.cell.steps >= _SHORT]
     fresh = judged(data, "fresh")
-    names = ("warm-up", "horizon", "fresh", "realistic", "fine-tuning", "faults", "objectives")
+    names = ("warm-up", "horizon", "fresh", "realistic", "fine-tuning", "faults", "shapes", "objectives")
     rows = {name: Rows.load(data / "studies" / f"{name}.jsonl") for name in names}
+    insured = insurance.groups(data)
     return {
+        "insurance": insurance.insurance_table(insured),
+        "verdicts": insurance.verdicts_table(data, insured),
+        "scale": insurance.scale_table(data),
+        "shapes": shapes_table(rows["shapes"]),
         "regret": choices_table(long, CHOICES, (1_000, 4_000, 16_000)),
         "constants": choices_table([one for one in long if {*CONSTANTS} <= one.regrets.keys()], CONSTANTS, (1_000,)),
         "lengths": lengths_table(main),

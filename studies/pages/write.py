@@ -12,7 +12,8 @@ from autowarm.lab.files import write_atomically
 from ..recovery.faults import SPIKE, losses_of
 from ..rows import Rows
 from ..runs import curve_of
-from .figures import EXAMPLE, first_figure, recovery_figure, regret_figure
+from .figures import EXAMPLE, first_figure, recovery_figure, shapes_figure
+from .insurance import groups, insurance_figure
 from .tables import main_settings, readme_table, texts
 from .which_rate import searches_figure
 
@@ -54,11 +55,11 @@ def with_table(readme: str, data: Path) -> str:
 
 def figures(data: Path) -> dict[str, Figure]:
     """The figures by name."""
-    long = [one for one in main_settings(data) if one.setting.cell.steps >= 1_000]
-    rows, faults = (Rows.load(data / "studies" / f"{name}.jsonl") for name in ("horizon", "faults"))
+    rows, faults, forms = (Rows.load(data / "studies" / f"{name}.jsonl") for name in ("horizon", "faults", "shapes"))
     bare, recovered = map(losses_of, SPIKE)
     return {
-        "regret": regret_figure(long),
+        "insurance": insurance_figure(groups(data)),
+        "shapes": shapes_figure(forms),
         "first": first_figure(rows, {run: curve_of(run) for run in EXAMPLE}),
         "which-rate": searches_figure(),
         "recovery": recovery_figure(bare, recovered, faults[SPIKE[1].planned]["recoveries"][0]),

@@ -1,7 +1,7 @@
-"""The studies' tasks, which the lab's runs train as tasks of our own: two of the lab's and 21 more.
+"""The studies' tasks, which the lab's runs train as tasks of our own: two of the lab's and 27 more.
 
 - `small`: language, images, a linear network.      - `finetuning`: from trained weights.
-- `fresh`: unlike all others, for rules that were chosen without them.
+- `fresh`, `unseen`: unlike all others, for rules that were chosen without them.
 """
 
 import hashlib
@@ -17,9 +17,9 @@ from autowarm.lab.config import RunConfig
 from autowarm.lab.tasks import Task
 from autowarm.lab.tasks.recipes import Recipe
 
-from . import finetuning, fresh, small
+from . import finetuning, fresh, small, unseen
 
-TASKS: dict[str, Recipe] = small.TASKS | finetuning.TASKS | fresh.TASKS
+TASKS: dict[str, Recipe] = small.TASKS | finetuning.TASKS | fresh.TASKS | unseen.TASKS
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ _FEATURES, _ACTIONS = 16, 8
 _SYMBOLS, _COPIED = 16, 12
 
 
-def _generator(*key: int) -> torch.Generator:
+def generator(*key: int) -> torch.Generator:
     """Return a generator seeded by the key. The global generator is left alone."""
     mixed = 0
     for part in key:
@@ -65,7 +65,7 @@ def _teacher() -> nn.Module:
 
 def _taught(count: int, *key: int) -> tuple[Tensor, Tensor]:
     """Points and the outputs of a small, fixed network."""
-    x = torch.randn(count, _FEATURES, generator=_generator(*key))
+    x = torch.randn(count, _FEATURES, generator=generator(*key))
     return x, _teacher()(x)
 
 
@@ -75,7 +75,7 @@ def _squared_error(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 def _repeated(count: int, *key: int) -> tuple[Tensor]:
     """Rows of symbols that are repeated after a pause."""
-    said = torch.randint(1, _SYMBOLS, (count, _COPIED), generator=_generator(*key))
+    said = torch.randint(1, _SYMBOLS, (count, _COPIED), generator=generator(*key))
     return (torch.cat((said, torch.zeros(count, 1, dtype=torch.long), said), 1),)
 
 
@@ -91,12 +91,12 @@ def _policy() -> nn.Module:
 
 @cache
 def _right_actions() -> Tensor:
-    return torch.randn(_FEATURES, _ACTIONS, generator=_generator(5))
+    return torch.randn(_FEATURES, _ACTIONS, generator=generator(5))
 
 
 def _contexts(count: int, *key: int) -> tuple[Tensor, Tensor]:
     """Contexts of a bandit. In each, one of eight actions is right and pays 1."""
-    x = torch.randn(count, _FEATURES, generator=_generator(*key))
+    x = torch.randn(count, _FEATURES, generator=generator(*key))
     return x, (x @ _right_actions()).argmax(1)
 
 

@@ -33,6 +33,7 @@ def planned(schedule: str, cell: Cell = MLP, **more: object) -> PlannedRow:
         ("linear 0", ("linear", 0, None, {})),
         ("tenth 0.2", ("linear", 4, 10.0, {})),
         ("default", ("adaptive", None, None, {"recover": "warn"})),
+        ("average 5", ("adaptive", None, None, {"smoothing": 0.25})),
         ("untuned", ("untuned", None, None, {})),
         ("wsd", ("wsd", None, None, {})),
         ("greedy", ("greedy", None, None, {})),

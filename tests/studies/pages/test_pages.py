@@ -3,6 +3,7 @@
 import csv
 import io
 import itertools
+import math
 import re
 from pathlib import Path
 
@@ -10,12 +11,13 @@ import numpy as np
 import pytest
 
 from autowarm.lab.config import LabError
-from studies.cells import DEFAULT
-from studies.pages import which_rate, write
-from studies.pages.figures import EXAMPLE, SHOWN, averaged, first_figure, regret_figure
-from studies.pages.tables import choices_table, lengths_table, settings_table
+from studies import shapes
+from studies.cells import DEFAULT, title
+from studies.pages import insurance, which_rate, write
+from studies.pages.figures import EXAMPLE, averaged, first_figure, shapes_figure
+from studies.pages.tables import lengths_table, settings_table
 from studies.pages.write import texts, with_table, write_pages
-from studies.regret import CHOICES, Judged, judged
+from studies.regret import Judged, judged
 from studies.rows import PlannedRow, Rows
 
 ROOT = Path(__file__).parents[3]
@@ -59,7 +61,7 @@ def test_pages_and_figures_are_written_together(
     assert {path for path in tmp_path.rglob("*.*") if path.is_file()} == set(written)
     for name, table in stored.items():  # also where a figure has the same name
         assert (tmp_path / "docs" / "data" / "tables" / f"{name}.csv").read_text(encoding="utf-8") == table
-    for name in ("regret.png", "first.png", "recovery.png", "which-rate.png"):
+    for name in ("insurance.png", "shapes.png", "first.png", "recovery.png", "which-rate.png"):
         assert (tmp_path / "docs" / "figures" / name).stat().st_size > 10_000
 
 
@@ -78,22 +80,35 @@ def test_a_readme_without_a_place_for_the_table_is_refused() -> None:
         with_table("# autowarm\n", DATA)
 
 
-def test_the_figure_hides_no_point(found: list[Judged]) -> None:
-    long = [one for one in found if one.setting.cell.steps >= 1_000]
-    [axes] = regret_figure(long).axes
-    low, high = axes.get_ylim()
-    shown = sorted(float(y) for line in axes.lines if line.get_marker() in "oD" for y in np.asarray(line.get_ydata()))
-    assert shown == pytest.approx(sorted(one.regrets[name] for one in long for name in SHOWN))
-    assert low < shown[0]
-    assert shown[-1] < high
+def test_the_first_picture_and_its_table_state_the_same_numbers() -> None:
+    found = insurance.groups(DATA)
+    lines = list(csv.DictReader(io.StringIO(insurance.insurance_table(found))))
+    for axes, line in zip(insurance.insurance_figure(found).axes, lines, strict=False):
+        assert axes.get_title(loc="left").split()[0] == line["n"]
+        cells = [[float(x) for x in re.findall(r"[\d.]+", line[title(name)])] for name in insurance.SHOWN]
+        for text, bar, (mean, worst) in zip(axes.texts, axes.patches, cells, strict=True):
+            assert bar.get_width() == pytest.approx(mean, abs=0.0051)
+            shown = [float(x) for x in re.findall(r"[\d.]+", text.get_text())]
+            assert shown == [pytest.approx(mean, abs=0.056), pytest.approx(worst, abs=0.56)]
+    assert int(lines[0]["n"]) + int(lines[1]["n"]) == len(insurance.long_settings(DATA))
 
 
-def test_the_figure_and_the_table_state_the_same_means(found: list[Judged]) -> None:
-    long = [one for one in found if one.setting.cell.steps >= 1_000]
-    [axes] = regret_figure(long).axes
-    lines = {line["warm-up"]: line for line in csv.DictReader(io.StringIO(choices_table(long, CHOICES, (1_000,))))}
-    means = [float(next(value for key, value in lines[CHOICES[name]].items() if "mean" in key)) for name in SHOWN]
-    assert [float(text.get_text()) for text in axes.texts] == pytest.approx(means, abs=0.051)
+def test_the_lag_of_an_average_is_that_of_the_rule() -> None:
+    """The loss falls at once after f(x0) is known; the rule then ends the warm-up when the lag is over."""
+    for last in (0.2, 0.4, 0.6):
+        steps = 20_000
+        length = len(averaged([1.0] * 10 + [last] * steps, steps)) - 10
+        assert length == pytest.approx(steps * insurance.lag_share(last), abs=2)
+    assert math.isnan(insurance.lag_share(0.7))
+
+
+def test_the_picture_of_forms_shows_the_means_of_its_table() -> None:
+    rows = Rows.load(DATA / "studies" / "shapes.jsonl")
+    [axes] = shapes_figure(rows).axes
+    bars = [float(np.asarray(line.get_ydata())[0]) for line in axes.lines if line.get_marker() == "None"][:9]
+    lines = list(csv.DictReader(io.StringIO(shapes.shapes_table(rows))))[:3]
+    table = [float(line[name].split()[0]) for line in lines for name in shapes.ARMS.values()]
+    assert bars == pytest.approx(table, abs=0.006)
 
 
 def test_a_table_by_length_has_every_setting_once(found: list[Judged]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from studies.plans import horizon, transfer
+from studies.plans import horizon, transfer, unseen
 from studies.plans.warm_up import Stage, missing
 from studies.rows import Cell, PlannedRow, Rows
 from studies.runs import run_of
@@ -13,6 +13,7 @@ from ..conftest import row_of
 
 STUDIES = {
     "horizon": horizon.STAGES, "fine-tuning": transfer.FINE_TUNING_STAGES, "fresh": transfer.FRESH_STAGES,
+    "unseen": unseen.STAGES,
 }  # fmt: skip
 
 
@@ -51,7 +52,7 @@ def test_rates_starts_and_targets_follow_from_the_rows() -> None:
 
 
 def test_seeds_that_choose_are_none_that_test() -> None:
-    for study in (horizon.SHORT, horizon.LONG, transfer.FINE_TUNING, transfer.FRESH):
+    for study in (horizon.SHORT, horizon.LONG, transfer.FINE_TUNING, transfer.FRESH, unseen.UNSEEN):
         assert not set(study.seeds.choice) & set(study.seeds.test)
 
 

@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from autowarm.lab.config import LabError
-from studies.plans import realistic
+from studies.plans import lag, realistic
 from studies.plans.warm_up import missing
 from studies.rows import PlannedRow, Rows
 from studies.runs import run_of
@@ -51,3 +51,15 @@ def test_the_stored_rows_are_planned() -> None:
         with suppress(LabError):  # it is planned by rows that are not there yet
             planned |= {*stage(rows)}
     assert made <= planned
+
+
+def test_shorter_averages_run_at_the_rates_that_were_tuned_for_the_default() -> None:
+    rows = Rows.load(Path(__file__).parents[3] / "docs" / "data" / "studies" / "realistic.jsonl")
+    for name, stage in lag.STAGES.items():
+        for run in stage(Rows()):
+            tuned = realistic.best_rate(rows, run.cell.optimizer, int(name), "default")
+            assert run.cell.lr in (tuned, float(f"{3 * tuned:.3g}"))
+            config = run_of(run)
+            assert (config.steps, config.clip) == (int(name), 1.0)
+            assert config.schedule.options.get("smoothing", 0.05) <= 0.05
+    assert [len(stage(Rows())) for stage in lag.STAGES.values()] == [24, 8]

@@ -10,7 +10,9 @@ from autowarm.lab.config import DataConfig, EngineConfig, OptimizerConfig, RunCo
 from autowarm.lab.training.loop import train
 from studies.tasks import TASKS, StudyTask, finetuning
 
-RATES = {"unsmoothed": 3e-3, "cnn": 1e-2, "autoencoder": 3e-3, "regression": 3e-3, "copier": 3e-3, "policy": 1e-2}
+RATES = {"unsmoothed": 3e-3, "cnn": 1e-2, "autoencoder": 3e-3, "regression": 3e-3, "copier": 3e-3, "policy": 1e-2,
+         "recurrent": 1e-2, "graph": 1e-2, "flow": 1e-2, "contrastive": 3e-3, "series": 1e-2,
+         "bytes-192": 3e-3}  # fmt: skip
 
 
 def result(task: str, folder: Path, steps: int = 60, lr: float = 3e-3) -> dict[str, Any]:

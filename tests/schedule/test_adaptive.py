@@ -87,7 +87,7 @@ def test_the_paper_is_algorithm_1_line_by_line() -> None:
         gap = losses(t) - fstar
         if gap >= profile.peak_gap and not decaying:
             warmup_steps += 1
-            expected.append(gap / (profile.K0 + profile.K1 * gap + profile.K2 * gap**2))
+            expected.append(gap / (profile.K0 + profile.K1 * gap + profile.K_rho * gap**2))
         else:
             decaying = True
             k, left = t - warmup_steps, T - warmup_steps

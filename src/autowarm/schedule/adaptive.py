@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -86,6 +87,8 @@ class AdaptiveWarmup(LRScheduler):
         chance_loss: the loss of an untrained model, such as ln(vocabulary) for a language model; f(x0) is never taken
             to be higher. If f(x0) is below three quarters of it, the weights count as trained.
         smoothing: share of T over which the loss is averaged; 0 uses each raw loss, and takes the first one as f(x0).
+        profile: η(Δ) of your own in place of the paper's, such as another ρ's from `autowarm.schedule.calibrate`: a
+            function from the gap to a rate in any unit, highest at ``peak_gap``, where the rate is lr.
         max_nonfinite: how many non-finite losses in a row raise an error; 1 raises at the first, None never.
         recover: what to do when the loss rises far above its lowest level, or stops being finite: True restores the
             weights and the optimizer from a copy of the healthy run and goes on with the next batches, "warn" only
@@ -147,6 +150,7 @@ class AdaptiveWarmup(LRScheduler):
         trained: bool | None = None,
         chance_loss: float | None = None,
         smoothing: float = 0.05,
+        profile: Callable[[float], float] | None = None,
         max_nonfinite: int | None = 20,
         recover: bool | Literal["warn"] = False,
         model: nn.Module | None = None,
@@ -156,7 +160,7 @@ class AdaptiveWarmup(LRScheduler):
             optimizer, total_steps=total_steps, target_loss=target_loss, geometry=geometry, kappa=kappa, div=div,
             sigma_f2=sigma_f2, peak_gap=peak_gap, warmup=warmup, decay=decay, final_ratio=final_ratio,
             max_warmup=max_warmup, trained=trained, chance_loss=chance_loss, smoothing=smoothing,
-            max_nonfinite=max_nonfinite, recover=recover,
+            profile=profile, max_nonfinite=max_nonfinite, recover=recover,
         )  # fmt: skip
         self.process_group = process_group
         first = next((p for group in inner.param_groups for p in group["params"]), torch.empty(0))
@@ -179,7 +183,7 @@ class AdaptiveWarmup(LRScheduler):
         Args:
             optimizer, total_steps, target_loss: see the class.
             options: any other argument of the class except ``max_warmup``, ``chance_loss``, ``smoothing`` and
-                ``trained``, which Algorithm 1 does not know; ``div`` defaults to 100.
+                ``trained``, which Algorithm 1 does not know; ``div`` defaults to 100, or to that of ``profile``.
 
         Example:
             >>> import torch
@@ -191,8 +195,8 @@ class AdaptiveWarmup(LRScheduler):
             raise ValueError("Algorithm 1 needs target_loss, its f*: roughly the loss at the end of the run")
         if given := sorted(options.keys() & {"max_warmup", "chance_loss", "smoothing", "trained"}):
             raise TypeError(f"Algorithm 1 has no {given[0]}: use AdaptiveWarmup itself")
-        options = {"div": 100.0, **options}
-        if all(options.get(name) is None for name in ("geometry", "kappa", "peak_gap")):
+        options = {"div": getattr(options.get("profile"), "div", 100.0), **options}
+        if all(options.get(name) is None for name in ("geometry", "kappa", "peak_gap", "profile")):
             options["geometry"] = geometry_of(optimizer)
         exact: dict[str, Any] = {"max_warmup": None, "smoothing": 0.0, "trained": False}
         return cls(optimizer, total_steps, target_loss=target_loss, **exact, **options)
@@ -398,8 +402,10 @@ class AdaptiveWarmup(LRScheduler):
 
     @property
     def profile(self) -> Profile | None:
-        """The profile η(Δ) of the first group; None before the first finite loss."""
-        gap0, peak_gap = self._state.gap0, self._state.peak_gap
+        """The profile η(Δ) of the first group; None before the first finite loss, or for a function of your own."""
+        gap0, peak_gap, own = self._state.gap0, self._state.peak_gap, self._plan.profile
+        if own is not None:
+            return replace(own, lr=self._peak) if isinstance(own, Profile) else None
         return None if gap0 is None or peak_gap is None else Profile(self._peak, self._plan.div, gap0, peak_gap)
 
     @property

@@ -16,6 +16,7 @@ from .calibration import SIGMA_F2, calibrate
 from .checks import check_horizon, clean
 from .core import Plan
 from .groups import first_peak
+from .profile import Profile
 from .shapes import Shape, decay_shape, name_of, warmup_shape
 
 Init = TypeVar("Init", bound=Callable[..., None])
@@ -29,7 +30,7 @@ _HABITS = {
 }  # fmt: skip
 
 
-_NUMBERS = {field.name for field in fields(Plan)} - {"warmup", "decay", "trained"}
+_NUMBERS = {field.name for field in fields(Plan)} - {"warmup", "decay", "trained", "profile"}
 
 
 class Calibrated(NamedTuple):
@@ -57,7 +58,7 @@ class Arguments(NamedTuple):
 
 
 def checked(
-    optimizer: Any, *, geometry: Any, warmup: Any, decay: Any, trained: Any, recover: Any, **given: Any
+    optimizer: Any, *, geometry: Any, warmup: Any, decay: Any, trained: Any, recover: Any, profile: Any, **given: Any
 ) -> Arguments:
     """Check what `AdaptiveWarmup` was given; it says which errors that may raise."""
     if not isinstance(inner := unwrapped(optimizer), Optimizer):
@@ -71,6 +72,8 @@ def checked(
     first_peak(inner)  # raises if there is none
     numbers = clean(**given)
     geometry, counted = None if geometry is None else resolve(geometry), False
+    if profile is not None:
+        numbers["peak_gap"] = _peak_of(profile, geometry, numbers)
     if geometry is not None and numbers["kappa"] is None and numbers["peak_gap"] is None:
         numbers["kappa"], counted = _kappa(inner, geometry), True
     settings = {
@@ -80,9 +83,10 @@ def checked(
         "decay": name_of(decay),
         "trained": trained,
         "recover": recover,
+        "profile": profile and (repr(profile) if isinstance(profile, Profile) else name_of(profile)),
         **numbers,
     }
-    plan = plan_of(warmup=warmup, decay=decay, trained=trained, **numbers)
+    plan = plan_of(warmup=warmup, decay=decay, trained=trained, profile=profile, **numbers)
     return Arguments(inner, settings, plan, counted, max_nonfinite)
 
 
@@ -92,6 +96,7 @@ def plan_of(
     warmup: str | Shape = "linear",
     decay: str | Shape = "cosine",
     trained: bool | None = None,
+    profile: Callable[[float], float] | None = None,
     geometry: Any = None,
     kappa: float | None = None,
     sigma_f2: float = SIGMA_F2,
@@ -116,7 +121,19 @@ def plan_of(
         raise ValueError("sigma_f2 belongs to the calibration of Δ': give the geometry to calibrate for, too")
     if cleaned.get("peak_gap") is None and kappa is not None:
         cleaned["peak_gap"] = Calibrated(kappa, sigma_f2, cleaned.get("div", Plan.div), shapes)
-    return Plan(warmup=shapes[0], decay=shapes[1], trained=trained, **cleaned)
+    return Plan(warmup=shapes[0], decay=shapes[1], trained=trained, profile=profile, **cleaned)
+
+
+def _peak_of(profile: Any, geometry: Any, numbers: dict[str, Any]) -> float:
+    """Δ' of a profile of one's own: as given, or its own."""
+    if not callable(profile):
+        raise ValueError(f"a profile is a function of the gap Δ, got {profile!r}")
+    if not (geometry is None and numbers["kappa"] is None):
+        raise ValueError("geometry and kappa calibrate the paper's profile: leave them out, or leave out profile")
+    peak_gap = numbers["peak_gap"] or getattr(profile, "peak_gap", None)
+    if peak_gap is None:
+        raise ValueError("a profile of your own needs peak_gap, the gap at which it is highest and the warm-up ends")
+    return float(peak_gap)
 
 
 def check_recover(recover: Any, optimizer: Optimizer) -> None:

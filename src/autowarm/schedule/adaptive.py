@@ -180,6 +180,8 @@ class AdaptiveWarmup(LRScheduler):
     def paper(cls, optimizer: Optimizer, total_steps: int, *, target_loss: float, **options: Any) -> Self:
         """The paper's Algorithm 1 to the letter: raw loss, f* given, no ramp. It can stall in warm-up on short runs.
 
+        Algorithm 1 knows one T: `extend` in its decay climbs along a ramp that is ours.
+
         Args:
             optimizer, total_steps, target_loss: see the class.
             options: any other argument of the class except ``max_warmup``, ``chance_loss``, ``smoothing`` and

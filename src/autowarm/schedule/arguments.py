@@ -72,8 +72,6 @@ def checked(
     first_peak(inner)  # raises if there is none
     numbers = clean(**given)
     geometry, counted = None if geometry is None else resolve(geometry), False
-    if profile is not None:
-        numbers["peak_gap"] = _peak_of(profile, geometry, numbers)
     if geometry is not None and numbers["kappa"] is None and numbers["peak_gap"] is None:
         numbers["kappa"], counted = _kappa(inner, geometry), True
     settings = {
@@ -119,21 +117,23 @@ def plan_of(
         raise ValueError(f"geometry={geometry!r} calibrates with the κ of a model, which is not here: give kappa, too")
     if kappa is None and sigma_f2 != SIGMA_F2:
         raise ValueError("sigma_f2 belongs to the calibration of Δ': give the geometry to calibrate for, too")
+    if profile is not None:
+        cleaned["peak_gap"] = _peak_of(profile, kappa, cleaned.get("peak_gap"))
     if cleaned.get("peak_gap") is None and kappa is not None:
         cleaned["peak_gap"] = Calibrated(kappa, sigma_f2, cleaned.get("div", Plan.div), shapes)
     return Plan(warmup=shapes[0], decay=shapes[1], trained=trained, profile=profile, **cleaned)
 
 
-def _peak_of(profile: Any, geometry: Any, numbers: dict[str, Any]) -> float:
+def _peak_of(profile: Any, kappa: float | None, peak_gap: float | None) -> float:
     """Δ' of a profile of one's own: as given, or its own."""
     if not callable(profile):
         raise ValueError(f"a profile is a function of the gap Δ, got {profile!r}")
-    if not (geometry is None and numbers["kappa"] is None):
+    if kappa is not None:
         raise ValueError("geometry and kappa calibrate the paper's profile: leave them out, or leave out profile")
-    peak_gap = numbers["peak_gap"] or getattr(profile, "peak_gap", None)
-    if peak_gap is None:
+    found = peak_gap or getattr(profile, "peak_gap", None)
+    if found is None:
         raise ValueError("a profile of your own needs peak_gap, the gap at which it is highest and the warm-up ends")
-    return float(peak_gap)
+    return float(found)
 
 
 def check_recover(recover: Any, optimizer: Optimizer) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.schedule import Profile, calibrate
+from autowarm.schedule.arguments import plan_of
 from tests.cases import each
 
 SETTINGS, BATCH = 300, 30
@@ -166,6 +167,7 @@ def test_a_profile_that_is_none(options: dict[str, Any], message: str) -> None:
 
 
 def test_the_profile_of_ones_own_is_part_of_the_schedule() -> None:
+    assert plan_of(300, profile=OWN).peak_gap == OWN.peak_gap  # also without an optimizer
     optimizer = Lion([weights(False)], lr=1e-3)
     scheduler = AdaptiveWarmup.paper(optimizer, 300, target_loss=0.1, profile=OWN)
     assert scheduler.profile == Profile(1e-3, 100.0, 4.9, 2.0, rho=3.0)  # with this optimizer's peak rate

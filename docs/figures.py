@@ -31,9 +31,8 @@ from autowarm.lab.paper.experiments import GALLERY
 from autowarm.lab.paper.gallery import Sources
 from autowarm.lab.training.schedules import hand_set
 from autowarm.plotting import BLUE, GREY, ORANGE, styled
-from autowarm.schedule import calibrate
+from autowarm.schedule import Profile, calibrate
 from autowarm.theory import (
-    PowerProfile,
     Smoothness,
     catalogue,
     decay_only_rate,
@@ -103,7 +102,7 @@ def _rates() -> Figure:
     gaps = np.linspace(0, gap0, 801)
     figure, (left, right) = axes_of(columns=2, width=4.2, height=3.4)
     for rho, colour in ((1.5, GREY), (2.0, BLUE), (3.0, ORANGE)):
-        left.plot(gaps, PowerProfile(rho, lr, div, gap0, peak)(gaps), color=colour, label=f"Δ/K(Δ), ρ = {rho:g}")
+        left.plot(gaps, Profile(lr, div, gap0, peak, rho)(gaps), color=colour, label=f"Δ/K(Δ), ρ = {rho:g}")
     only = Smoothness(1, 1 / lr, (div - 1) / (lr * gap0), 0)
     left.plot(gaps, warmup_only_rate(gaps, only), color="black", linestyle=":", label="warm-up only, 1/K(Δ)")
     left.set(xlabel="gap Δ, which falls from 8", ylabel="rate η", xlim=(gap0, 0), title="the same first rate and peak")

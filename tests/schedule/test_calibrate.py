@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import mpmath as mp
 import numpy as np
@@ -16,7 +17,9 @@ F0 = 10.98  # the authors' LLaMA-124M
 KAPPA = {"muon": 46848, "muon-split": 65280, "lion": 123568128}
 
 
-def reference(peak_gap: float, gap0: float, div: float, sigma: float, warmup: str, decay: str) -> float:
+def reference(
+    peak_gap: float, gap0: float, div: float, sigma: float, warmup: str, decay: str, rho: float = 2.0
+) -> float:
     """The integral as it is written in the paper, split at every length it has."""
     with mp.workdps(20):
         d1, d0, v, s = map(mp.mpf, (peak_gap, gap0, div, sigma))
@@ -31,8 +34,12 @@ def reference(peak_gap: float, gap0: float, div: float, sigma: float, warmup: st
                 "power": u**2,
             }[name]
 
+        def bend(r: mp.mpf) -> mp.mpf:
+            with mp.workdps(60):  # it cancels at 1
+                return (r**rho - 1 - rho * (r - 1)) / r
+
         def integrand(d: mp.mpf) -> mp.mpf:
-            eta = 1 / (1 + (v - 1) * (d0 / d) * ((d - d1) / (d0 - d1)) ** 2) if d > 0 else mp.mpf(0)
+            eta = 1 / (1 + (v - 1) * bend(d / d1) / bend(d0 / d1)) if d > 0 else mp.mpf(0)
             rising = 1 / v + (1 - 1 / v) * shape(warmup, (d0 - d) / (d0 - d1))
             target = rising if d >= d1 else shape(decay, d / d1)
             return mp.exp(-(((d - d1) / s) ** 2) / 2) * (eta - target) ** 2
@@ -54,6 +61,7 @@ objective_arguments = given(
     sigma_share=st.floats(-7, 3).map(lambda e: 10.0**e),
     warmup=st.sampled_from(["linear", "cosine"]),
     decay=st.sampled_from(["linear", "cosine", "wsd", "wso", "1-sqrt", "power"]),
+    rho=st.sampled_from([1.5, 2.0, 3.0]),
 )
 
 
@@ -61,11 +69,12 @@ objective_arguments = given(
 @objective_arguments
 @settings(max_examples=20)
 def test_objective_is_right_to_1e_8(
-    gap0: float, peak_share: float, div: float, sigma_share: float, warmup: str, decay: str
+    gap0: float, peak_share: float, div: float, sigma_share: float, warmup: str, decay: str, rho: float
 ) -> None:
     peak_gap, sigma = peak_share * gap0, sigma_share * gap0
-    value = objective([peak_gap], gap0, div=div, kappa=1 / sigma**2, sigma_f2=1.0, target=f"{warmup}-{decay}")[0]
-    assert value == pytest.approx(reference(peak_gap, gap0, div, sigma, warmup, decay), rel=1e-8)
+    numbers: dict[str, Any] = {"div": div, "kappa": 1 / sigma**2, "sigma_f2": 1.0, "rho": rho}
+    value = objective([peak_gap], gap0, target=f"{warmup}-{decay}", **numbers)[0]
+    assert value == pytest.approx(reference(peak_gap, gap0, div, sigma, warmup, decay, rho), rel=1e-8)
 
 
 def test_a_target_may_have_a_dash_in_its_name() -> None:
@@ -111,6 +120,25 @@ def test_half_of_the_variance_gives_eq_10_as_printed(
     peaks = np.array([found[1] - 0.1, found[1], found[1] + 0.1])
     ours = objective(peaks, gap0, div=div, kappa=kappa, sigma_f2=500.0)
     np.testing.assert_allclose(ours, [integral(peak) for peak in peaks], rtol=1e-4)
+
+
+@pytest.mark.parametrize("rho", [1.5, 2.0, 3.0])
+def test_the_candidate_chosen_is_the_best_of_all(rho: float) -> None:
+    gap0, div = 7.68, 100.0
+    profile = calibrate(gap0, lr=1e-3, div=div, kappa=KAPPA["muon"], candidates=8, rho=rho)
+    assert (profile.rho, profile.div, profile.gap0) == (rho, div, gap0)
+    sigma = math.sqrt(1e3 / KAPPA["muon"])
+    gaps = np.linspace(0, gap0, 100_001)[1:]  # close enough for a plain sum to tell the candidates apart
+
+    def deviation(peak: float) -> float:
+        bend, first = (((r**rho - 1) - rho * (r - 1)) / r for r in (gaps / peak, gap0 / peak))
+        eta = 1 / (1 + (div - 1) * bend / first)
+        rising = 1 / div + (1 - 1 / div) * (gap0 - gaps) / (gap0 - peak)
+        target = np.where(gaps >= peak, rising, (1 - np.cos(np.pi * gaps / peak)) / 2)
+        return float(np.sum(np.exp(-(((gaps - peak) / sigma) ** 2) / 2) * (eta - target) ** 2))
+
+    candidates = gap0 * np.arange(1, 9) / 9
+    assert profile.peak_gap == min(candidates, key=deviation)
 
 
 @given(st.floats(-9, 3).map(lambda e: 10.0**e), st.sampled_from(list(KAPPA.values())))
@@ -169,6 +197,7 @@ def test_one_call_shapes() -> None:
         ({"div": 0.5}, "div must be greater than 1"),
         ({"kappa": 0.0}, "kappa and sigma_f2 must be positive and finite, got 0.0"),
         ({"sigma_f2": math.inf}, "kappa and sigma_f2 must be positive and finite"),
+        ({"rho": 1.0}, "rho must be above 1"),
         ({"candidates": 0}, "candidates must be at least 1, got 0"),
         ({"target": "linear"}, 'target must be "warmup-decay"'),
         ({"target": "linear-exp"}, "unknown decay 'exp'"),

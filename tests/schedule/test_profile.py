@@ -1,4 +1,4 @@
-"""η(Δ): its constraints, its shape and its two forms, over the whole range it is promised for."""
+"""η(Δ): its constraints, its shape and its two forms, for every ρ and over the whole range it is promised for."""
 
 import math
 
@@ -10,6 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autowarm.schedule import Profile
+from autowarm.schedule.core import eta_share
+
+rhos = st.one_of(st.sampled_from([1.5, 2.0, 3.0]), st.floats(1.01, 20.0))
 
 
 @st.composite
@@ -19,14 +22,12 @@ def profiles(draw: st.DrawFn) -> Profile:
     div = 1 + 10 ** draw(st.floats(-6, 4))
     near_zero = 10 ** draw(st.floats(-4, -0.5))
     share = draw(st.sampled_from([near_zero, 1 - near_zero]))
-    return Profile(lr, div, gap0, share * gap0)
+    return Profile(lr, div, gap0, share * gap0, draw(rhos))
 
 
-positive = st.floats(-12, 12).map(lambda e: 10.0**e)
-
-
-@given(profiles(), positive)
-def test_bounds(profile: Profile, share: float) -> None:
+@given(profiles(), st.floats(-12, 12))
+def test_bounds(profile: Profile, decades: float) -> None:
+    share = 10.0 ** (decades / max(1.0, profile.rho - 1))  # to the power ρ − 1 within floating point
     assert 0 < profile(share * profile.gap0) <= profile.lr
 
 
@@ -52,25 +53,48 @@ def test_rises_to_the_peak_then_falls(profile: Profile, a: float, b: float) -> N
 
 @given(profiles(), st.floats(1e-6, 1))
 def test_it_is_the_papers_quotient(profile: Profile, share: float) -> None:
-    """Δ/(K0 + K1Δ + K2Δ²) by the closed forms of App. "K_012", in 50 digits: in double precision it cancels."""
-    with mp.workdps(50):
-        lr, div, d0, d1 = map(mp.mpf, (profile.lr, profile.div, profile.gap0, profile.peak_gap))
-        scale = lr * (d0 - d1) ** 2
-        K0 = d0 * d1**2 * (div - 1) / scale
-        K1 = (d0**2 - 2 * d0 * d1 * div + d1**2) / scale
-        K2 = d0 * (div - 1) / scale
+    """Δ/(K0 + K1Δ + KρΔ^ρ), by the three requirements as a linear system: no closed form, no cancellation."""
+    with mp.workdps(150):
+        lr, div, first, peak, rho = map(mp.mpf, (profile.lr, profile.div, profile.gap0, profile.peak_gap, profile.rho))
+        rows = [[1, peak, peak**rho], [1, first, first**rho], [1, 0, (1 - rho) * peak**rho]]
+        K0, K1, K_rho = mp.lu_solve(mp.matrix(rows), mp.matrix([peak / lr, first * div / lr, 0]))
         gap = mp.mpf(share * profile.gap0)
-        assert profile(float(gap)) == pytest.approx(float(gap / (K0 + K1 * gap + K2 * gap**2)), rel=1e-9)
+        assert profile(float(gap)) == pytest.approx(float(gap / (K0 + K1 * gap + K_rho * gap**rho)), rel=1e-9)
         assert pytest.approx(float(K0), rel=1e-9) == profile.K0
-        assert pytest.approx(float(K2), rel=1e-9) == profile.K2
-        assert abs(profile.K1 - float(K1)) <= 1e-9 * (1 / profile.lr + 2 * profile.K2 * profile.peak_gap)
+        assert pytest.approx(float(K_rho), rel=1e-9) == profile.K_rho
+        parts = float(1 / lr + rho * K0 / ((rho - 1) * peak))
+        assert abs(profile.K1 - float(K1)) <= 1e-9 * parts  # it is a difference of two terms
+
+
+@given(profiles(), st.floats(0.01, 2))
+def test_rho_2_is_the_rules_profile_and_the_papers_closed_form(any_rho: Profile, share: float) -> None:
+    lr, div, gap0, peak = any_rho.lr, any_rho.div, any_rho.gap0, any_rho.peak_gap
+    profile = Profile(lr, div, gap0, peak)
+    assert profile(share * gap0) == pytest.approx(lr * eta_share(share * gap0, gap0, peak, div), rel=1e-12)
+    scale = lr * (gap0 - peak) ** 2
+    assert pytest.approx(gap0 * peak**2 * (div - 1) / scale, rel=1e-12) == profile.K0
+    assert profile.K_rho == pytest.approx(gap0 * (div - 1) / scale, rel=1e-12)
+
+
+def test_golden_values_of_rho_3() -> None:
+    profile = Profile(lr=1.0, div=10.0, gap0=2.0, peak_gap=1.0, rho=3.0)
+    # h(2) = 4 + 1 − 3 = 2, so Kρ = 9/2, K0 = 2Kρ = 9 and K1 = 1 − 3Kρ = −12.5: η(2) = 2/(9 − 25 + 36) = 1/10.
+    assert (profile.K0, profile.K1, profile.K_rho) == pytest.approx((9.0, -12.5, 4.5), rel=1e-14)
+    assert profile(2.0) == pytest.approx(0.1, rel=1e-14)
+    assert profile(0.5) == pytest.approx(0.5 / (9 - 6.25 + 4.5 / 8), rel=1e-14)
+
+
+@given(rho=rhos, more=st.floats(1.01, 3.0), share=st.floats(0.01, 0.99), at=st.floats(0.01, 0.99))
+def test_a_larger_rho_broadens_the_peak(rho: float, more: float, share: float, at: float) -> None:
+    narrow, broad = (Profile(1.0, 100.0, 1.0, share, r) for r in (rho, rho * more))
+    assert narrow(at) <= broad(at) * (1 + 1e-12)
 
 
 def test_K1_is_negative_at_the_customary_div_and_K_positive_all_the_same() -> None:
     profile = Profile(1e-3, 100.0, 7.68, 2.47)
     assert profile.K1 < 0
     gaps = np.linspace(0, 7.68, 1000)
-    assert (profile.K0 + profile.K1 * gaps + profile.K2 * gaps**2 > 0).all()
+    assert (profile.K0 + profile.K1 * gaps + profile.K_rho * gaps**2 > 0).all()
 
 
 @given(profiles())
@@ -92,6 +116,9 @@ def test_arrays_and_tensors_are_elementwise(profile: Profile) -> None:
         ({"gap0": math.nan}, "first gap .* got nan"),
         ({"peak_gap": 0.0}, "peak_gap must lie between 0 and the first gap 8.0, got 0.0"),
         ({"peak_gap": 8.0}, "peak_gap must lie between 0 and the first gap 8.0, got 8.0"),
+        ({"rho": 1.0}, "no peak"),
+        ({"rho": math.inf}, "above 1 and finite"),
+        ({"rho": 2000.0}, "beyond floating point"),
     ],
 )
 def test_bad_numbers(change: dict[str, float], message: str) -> None:

@@ -6,6 +6,7 @@
 import math
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any, Literal, Self
 
 import torch
@@ -80,6 +81,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         chance_loss: the loss of an untrained model, such as ln(vocabulary) for a language model; f(x0) is never taken
             to be higher. If f(x0) is below three quarters of it, the weights count as trained.
         smoothing: share of T over which the loss is averaged; 0 uses each raw loss, and takes the first one as f(x0).
+        profile: η(Δ) of your own in place of the paper's, such as another ρ's from `autowarm.schedule.calibrate`: a
+            function from the gap to a rate in any unit, highest at ``peak_gap``, where the rate is lr.
         max_nonfinite: how many non-finite losses in a row raise an error; 1 raises at the first, None never.
         recover: what to do when the loss rises far above its lowest level, or stops being finite: True restores the
             weights and the optimizer from a copy of the healthy run and goes on with the next batches, "warn" only
@@ -140,6 +143,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         trained: bool | None = None,
         chance_loss: float | None = None,
         smoothing: float = 0.05,
+        profile: Callable[[float], float] | None = None,
         max_nonfinite: int | None = 20,
         recover: bool | Literal["warn"] = False,
         model: nn.Module | None = None,
@@ -150,7 +154,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             optimizer, total_steps=total_steps, target_loss=target_loss, geometry=geometry, kappa=kappa, div=div,
             sigma_f2=sigma_f2, peak_gap=peak_gap, warmup=warmup, decay=decay, final_ratio=final_ratio,
             max_warmup=max_warmup, trained=trained, chance_loss=chance_loss, smoothing=smoothing,
-            max_nonfinite=max_nonfinite, recover=recover,
+            profile=profile, max_nonfinite=max_nonfinite, recover=recover,
         )  # fmt: skip
         self._momentum = None if momentum is None else Momentum(momentum, inner)
         self._settings["momentum"] = None if self._momentum is None else self._momentum.values
@@ -171,10 +175,12 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
     def paper(cls, optimizer: Optimizer, total_steps: int, *, target_loss: float, **options: Any) -> Self:
         """The paper's Algorithm 1 to the letter: raw loss, f* given, no ramp. It can stall in warm-up on short runs.
 
+        Algorithm 1 knows one T: `extend` in its decay climbs along a ramp that is ours.
+
         Args:
             optimizer, total_steps, target_loss: see the class.
             options: any other argument of the class except ``max_warmup``, ``chance_loss``, ``smoothing`` and
-                ``trained``, which Algorithm 1 does not know; ``div`` defaults to 100.
+                ``trained``, which Algorithm 1 does not know; ``div`` defaults to 100, or to that of ``profile``.
 
         Example:
             >>> import torch
@@ -186,8 +192,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             raise ValueError("Algorithm 1 needs target_loss, its f*: roughly the loss at the end of the run")
         if given := sorted(options.keys() & {"max_warmup", "chance_loss", "smoothing", "trained"}):
             raise TypeError(f"Algorithm 1 has no {given[0]}: use AdaptiveWarmup itself")
-        options = {"div": 100.0, **options}
-        if all(options.get(name) is None for name in ("geometry", "kappa", "peak_gap")):
+        options = {"div": getattr(options.get("profile"), "div", 100.0), **options}
+        if all(options.get(name) is None for name in ("geometry", "kappa", "peak_gap", "profile")):
             options["geometry"] = geometry_of(optimizer)
         exact: dict[str, Any] = {"max_warmup": None, "smoothing": 0.0, "trained": False}
         return cls(optimizer, total_steps, target_loss=target_loss, **exact, **options)

@@ -9,12 +9,13 @@ from ..optim.known import kappa_of, warn_of_own_rates
 from ..optim.wrapped import unwrapped
 from .groups import first_peak
 from .planning import Plan, clean, plan_of
+from .profile import Profile
 from .recovery import check_recover
 from .shapes import name_of
 
 
 def checked(
-    optimizer: Any, *, geometry: Any, warmup: Any, decay: Any, trained: Any, recover: Any, **given: Any
+    optimizer: Any, *, geometry: Any, warmup: Any, decay: Any, trained: Any, recover: Any, profile: Any, **given: Any
 ) -> tuple[Optimizer, dict[str, Any], Plan, bool, int | None]:
     """Check what `AdaptiveWarmup` was given; it says which errors that may raise.
 
@@ -41,5 +42,6 @@ def checked(
             raise ValueError(f"{error}. Without geometry=, AdaptiveWarmup (not its paper()) needs no κ") from None
     names = {"optimizer": type(inner).__name__, "geometry": None if geometry is None else repr(geometry)}
     names |= {"warmup": name_of(warmup), "decay": name_of(decay)}
-    plan = plan_of(warmup=warmup, decay=decay, trained=trained, **numbers)
+    names["profile"] = profile and (repr(profile) if isinstance(profile, Profile) else name_of(profile))
+    plan = plan_of(warmup=warmup, decay=decay, trained=trained, profile=profile, **numbers)
     return inner, names | {"trained": trained, "recover": recover} | numbers, plan, counted, max_nonfinite

@@ -22,7 +22,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .profile import Profile
+from .profile import Profile, bend
 from .shapes import WSD_FALL, Shape, cosine, decay_shape, linear, one_minus_sqrt, power, warmup_shape, wsd, wso
 
 Array = NDArray[np.float64]
@@ -54,6 +54,7 @@ def calibrate(
     sigma_f2: float = SIGMA_F2,
     target: str | tuple[str | Shape, str | Shape] = "linear-cosine",
     candidates: int = 1000,
+    rho: float = 2.0,
 ) -> Profile:
     """Return the profile whose Δ' minimises `objective` over equally spaced candidates (paper, Algorithm 1, line 7).
 
@@ -66,6 +67,7 @@ def calibrate(
             as printed, without the ½ in the exponent.
         target: the standard schedule, "warmup-decay" with names from `autowarm.schedule.shapes`, or a pair of shapes.
         candidates: n, how many Δ' to try: i·Δ0/(n + 1) for i = 1…n.
+        rho: ρ > 1, the exponent of K(Δ) = K0 + K1Δ + KρΔ^ρ; the paper has 2. See `Profile`.
 
     Raises:
         ValueError: a number is outside its range or a name is unknown.
@@ -80,10 +82,10 @@ def calibrate(
     """
     if candidates < 1:
         raise ValueError(f"candidates must be at least 1, got {candidates}")
-    Profile(lr, div, gap0, gap0 / 2)  # raises if lr is out of range
+    Profile(lr, div, gap0, gap0 / 2, rho)  # raises if lr is out of range
     peak_gaps = gap0 * np.arange(1, candidates + 1) / (candidates + 1)
-    values = objective(peak_gaps, gap0, div=div, kappa=kappa, sigma_f2=sigma_f2, target=target)
-    return Profile(lr, div, gap0, float(peak_gaps[np.argmin(values)]))
+    values = objective(peak_gaps, gap0, div=div, kappa=kappa, sigma_f2=sigma_f2, target=target, rho=rho)
+    return Profile(lr, div, gap0, float(peak_gaps[np.argmin(values)]), rho)
 
 
 def objective(
@@ -94,6 +96,7 @@ def objective(
     kappa: float,
     sigma_f2: float = SIGMA_F2,
     target: str | tuple[str | Shape, str | Shape] = "linear-cosine",
+    rho: float = 2.0,
 ) -> Array:
     """Evaluate the paper's objective, eq. 10 (constr_3), divided by lr², at each Δ'. The relative error is about 1e-9.
 
@@ -102,7 +105,7 @@ def objective(
 
     Args:
         peak_gaps: candidates Δ', each within (0, Δ0).
-        gap0, div, kappa, sigma_f2, target: see `calibrate`.
+        gap0, div, kappa, sigma_f2, target, rho: see `calibrate`.
 
     Returns:
         An array of the candidates' shape, in units of the loss.
@@ -110,7 +113,7 @@ def objective(
     Raises:
         ValueError: a number is outside its range or a name is unknown.
     """
-    Profile(1.0, div, gap0, gap0 / 2)  # raises if div or gap0 is out of range
+    Profile(1.0, div, gap0, gap0 / 2, rho)  # raises if div, gap0 or rho is out of range
     peaks = np.asarray(peak_gaps, dtype=np.float64)
     if not (kappa > 0 and sigma_f2 > 0 and np.isfinite(kappa) and np.isfinite(sigma_f2)):
         raise ValueError(f"kappa and sigma_f2 must be positive and finite, got {kappa} and {sigma_f2}")
@@ -119,7 +122,7 @@ def objective(
     warmup, decay = _target_shapes(target)
     sigma = np.sqrt(sigma_f2 / kappa)
     column = peaks.reshape(-1, 1)
-    curvature = (div - 1.0) * gap0 / (gap0 - column) ** 2
+    curvature = (div - 1.0) / bend(gap0, gap0 - column, column, rho)
 
     def panel(near: float, far: float, span: Array, side: int, fall: Callable[[Array], Array]) -> Array:
         """Integrate over distances [near·span, far·span] from Δ', above it (side = 1) or below it (side = −1)."""
@@ -129,7 +132,7 @@ def objective(
         # Below Δ', compute Δ = Δ' − away from the panel's other end: near Δ = 0 the difference would cancel.
         gap = column + away if side > 0 else (column - end) + (end - start) * opposite
         # Each curve is taken as its drop below the peak, 1 − η/lr: near Δ' this subtracts two small numbers.
-        excess = away / gap * away * curvature
+        excess = curvature * bend(gap, side * away, column, rho)
         lost = excess / (excess + 1.0) - fall(away / span)
         return (end - start)[:, 0] * (lost**2 * np.exp(-0.5 * (away / sigma) ** 2) @ weights)
 

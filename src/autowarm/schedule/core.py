@@ -137,13 +137,27 @@ def _warm_up(plan: Plan, state: State, updates: int) -> State:
     gap = state.average - fstar
     if gap < peak_gap:  # strictly, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up goes on
         return _end(state._replace(updates=updates), "loss", 1.0)
-    return state._replace(updates=updates, share=max(ramp, LEAST_SHARE, eta_share(gap, gap0, peak_gap, plan.div)))
+    share = profile_share(plan, gap, gap0, peak_gap)
+    return state._replace(updates=updates, share=max(ramp, LEAST_SHARE, share))
 
 
 def eta_share(gap: Any, gap0: float, peak_gap: float, div: float) -> Any:
     """η(Δ)/lr for Δ > 0, eq. 7 (practical_eta), in a form whose denominator is a sum of positive terms."""
     away = gap - peak_gap
     return 1.0 / (1.0 + (div - 1.0) * gap0 / (gap0 - peak_gap) ** 2 * away * (away / gap))
+
+
+def profile_share(plan: Plan, gap: float, gap0: float, peak_gap: float) -> float:
+    """η(Δ)/lr for Δ > 0. Raise ValueError where a profile of one's own leaves [0, lr]."""
+    if plan.profile is None:
+        return float(eta_share(gap, gap0, peak_gap, plan.div))
+    rate, peak = float(plan.profile(gap)), float(plan.profile(peak_gap))
+    if not (0.0 <= rate <= peak * (1.0 + 1e-9) < math.inf and peak > 0.0):
+        raise ValueError(
+            f"a profile is positive and finite, and highest at peak_gap: this one is {rate:g} at a gap of {gap:g}, and "
+            f"{peak:g} at peak_gap = {peak_gap:g}"
+        )
+    return min(1.0, rate / peak)
 
 
 def _end(state: State, why: str, share: float) -> State:

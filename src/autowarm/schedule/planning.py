@@ -50,6 +50,7 @@ class Plan:
     trained: bool | None = None
     chance_loss: Annotated[float | None, _POSITIVE] = None
     smoothing: Annotated[float, (float, lambda x: 0 <= x < 1, "is a share of the run, in [0, 1)")] = 0.05
+    profile: Callable[[float], float] | None = None  # η(Δ) of one's own, highest at ``peak_gap``
 
 
 class _Others:
@@ -63,7 +64,7 @@ class _Others:
 
 
 _FIELDS: dict[str, Any] = Plan.__annotations__ | _Others.__annotations__
-_NUMBERS = {field.name for field in fields(Plan)} - {"warmup", "decay", "trained"}
+_NUMBERS = {field.name for field in fields(Plan)} - {"warmup", "decay", "trained", "profile"}
 
 
 def clean(**given: Any) -> dict[str, Any]:
@@ -112,6 +113,7 @@ def plan_of(
     warmup: str | Shape = "linear",
     decay: str | Shape = "cosine",
     trained: bool | None = None,
+    profile: Callable[[float], float] | None = None,
     geometry: Any = None,
     kappa: float | None = None,
     sigma_f2: float | None = None,
@@ -139,6 +141,20 @@ def plan_of(
             raise ValueError(f"{known}: give kappa, too")
         if kappa is None and variance != SIGMA_F2:
             raise ValueError("sigma_f2 belongs to the calibration of Δ': give the geometry to calibrate for, too")
-        if cleaned.get("peak_gap") is None and kappa is not None:
+        if cleaned.get("peak_gap") is None and kappa is not None and profile is None:
             cleaned["peak_gap"] = Calibrated(kappa, variance, cleaned.get("div", Plan.div), shapes)
-    return Plan(warmup=shapes[0], decay=shapes[1], trained=trained, **cleaned)
+    if profile is not None:
+        cleaned["peak_gap"] = _peak_of(profile, kappa, cleaned.get("peak_gap"))
+    return Plan(warmup=shapes[0], decay=shapes[1], trained=trained, profile=profile, **cleaned)
+
+
+def _peak_of(profile: Any, kappa: float | None, peak_gap: float | None) -> float:
+    """Δ' of a profile of one's own: as given, or its own."""
+    if not callable(profile):
+        raise ValueError(f"a profile is a function of the gap Δ, got {profile!r}")
+    if kappa is not None:
+        raise ValueError("geometry and kappa calibrate the paper's profile: leave them out, or leave out profile")
+    found = peak_gap or getattr(profile, "peak_gap", None)
+    if found is None:
+        raise ValueError("a profile of your own needs peak_gap, the gap at which it is highest and the warm-up ends")
+    return float(found)

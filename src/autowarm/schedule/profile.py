@@ -2,45 +2,59 @@
 
 import math
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
-
-from .core import eta_share
 
 Gap = TypeVar("Gap", float, np.ndarray, Tensor)
 
 
+@np.errstate(divide="ignore", over="ignore")  # h is infinite at 0
+def bend(gap: Any, away: Any, peak_gap: Any, rho: float) -> Any:
+    """h(Δ/Δ') of `Profile`, from Δ and Δ − Δ', so that nothing cancels near Δ'."""
+    if rho == 2.0:
+        return away / peak_gap * (away / gap)
+    xp: Any = torch if isinstance(gap, Tensor) else np
+    log = xp.where(abs(away) < 0.5 * peak_gap, xp.log1p(away / peak_gap), xp.log(gap / peak_gap))
+    return xp.clip(xp.expm1((rho - 1.0) * log) + (rho - 1.0) * xp.expm1(-log), 0.0, None)
+
+
 @dataclass(frozen=True)
 class Profile:
-    """η(Δ) = Δ/(K0 + K1Δ + K2Δ²), the rate that rises as the gap falls to Δ', then falls: eq. 7 (practical_eta).
+    """η(Δ) = Δ/(K0 + K1Δ + KρΔ^ρ), the rate that rises as the gap falls to Δ', then falls: eq. 7 (practical_eta).
 
     Its peak at Δ' and two values fix the constants: η(Δ') = lr, eq. 8 (constr_1), and η(Δ0) = lr/div, eq. 9 (constr_2).
-    Calling the profile evaluates the same function in the form
+    The paper has ρ = 2. In general, put φ(Δ) = 1/η(Δ) = K0/Δ + K1 + KρΔ^{ρ−1}. Then φ'(Δ') = 0 gives K0, φ(Δ') = 1/lr
+    gives K1, and with these
 
-        lr / (1 + (div − 1)·(Δ0/Δ)·((Δ − Δ')/(Δ0 − Δ'))²).
+        φ(Δ) = 1/lr + Kρ·Δ'^{ρ−1}·h(Δ/Δ'),    h(r) = r^{ρ−1} + (ρ−1)/r − ρ,
 
-    The denominator is a sum of positive terms, so nothing cancels, and 0 < η ≤ lr on (0, ∞) is plain to see.
+    so φ(Δ0) = div/lr gives Kρ, and η(Δ) = lr/(1 + (div − 1)·h(Δ/Δ')/h(Δ0/Δ')), which is what a call evaluates. By
+    Bernoulli's inequality h(r) = (r^ρ − 1 − ρ(r−1))/r ≥ 0, with equality at r = 1 alone, so 0 < η ≤ lr on (0, ∞). For
+    ρ = 2 it is (r−1)²/r. With a larger ρ the peak is broader: η is larger on (0, Δ0).
 
     Args:
         lr: peak rate, > 0.
         div: ratio of the peak rate to the first rate, > 1.
         gap0: Δ0 = f(x0) − f*, in units of the loss, > 0.
         peak_gap: Δ', in (0, Δ0).
+        rho: ρ > 1. Up to ρ = 1, Δ/K(Δ) rises with Δ everywhere: there is no warm-up.
 
     Call the profile with a finite gap Δ (float, array or tensor); it returns η in the same type, and 0 where Δ ≤ 0.
 
     Raises:
-        ValueError: a number is outside its range.
+        ValueError: a number is outside its range, or h(Δ0/Δ') is beyond floating point.
 
     Example:
         >>> from autowarm.schedule import Profile
-        >>> profile = Profile(lr=1e-3, div=100.0, gap0=8.0, peak_gap=2.0)
+        >>> profile = Profile(lr=1e-3, div=100.0, gap0=8.0, peak_gap=2.0, rho=3.0)
         >>> profile(2.0), round(profile(8.0), 9)
         (0.001, 1e-05)
         >>> gap = 5.0
-        >>> round(gap / (profile.K0 + profile.K1 * gap + profile.K2 * gap**2) / profile(gap), 9)
+        >>> round(gap / (profile.K0 + profile.K1 * gap + profile.K_rho * gap**3) / profile(gap), 9)
         1.0
     """
 
@@ -48,6 +62,7 @@ class Profile:
     div: float
     gap0: float
     peak_gap: float
+    rho: float = 2.0
 
     def __post_init__(self) -> None:
         if not (self.lr > 0 and math.isfinite(self.lr)):
@@ -58,34 +73,51 @@ class Profile:
             raise ValueError(f"the first gap f(x0) − f* must be positive and finite, got {self.gap0}")
         if not 0 < self.peak_gap < self.gap0:
             raise ValueError(f"peak_gap must lie between 0 and the first gap {self.gap0}, got {self.peak_gap}")
+        if not (self.rho > 1 and math.isfinite(self.rho)):
+            raise ValueError(
+                f"rho must be above 1 and finite, got {self.rho}: otherwise Δ/K(Δ) has no peak, so there is no warm-up"
+            )
+        if not 0 < self._first < math.inf:
+            raise ValueError(
+                f"gap0 is {self.gap0 / self.peak_gap!r} times peak_gap, which to the power rho = {self.rho} is beyond "
+                "floating point: move peak_gap, or lower rho"
+            )
 
     @property
     def K0(self) -> float:
-        """K0 = K2·Δ'², in units of loss/rate: eq. 15 (K0_final)."""
-        return self.K2 * self.peak_gap**2
+        """K0 = (ρ−1)·Kρ·Δ'^ρ, in units of loss/rate; for ρ = 2, eq. 15 (K0_final)."""
+        return (self.rho - 1.0) * self._curvature * self.peak_gap
 
     @property
     def K1(self) -> float:
-        """K1 = 1/lr − 2·K2·Δ', in units of 1/rate: eq. 12 (K1).
+        """K1 = 1/lr − ρ·Kρ·Δ'^{ρ−1}, in units of 1/rate; for ρ = 2, eq. 12 (K1).
 
         At div = 100 it is negative for nearly every Δ', though the theorems require K1 ≥ 0; K(Δ) is positive anyway.
         """
-        return 1.0 / self.lr - 2.0 * self.K2 * self.peak_gap
+        return 1.0 / self.lr - self.rho * self._curvature
 
     @property
-    def K2(self) -> float:
-        """K2 = Δ0·(div − 1)/(lr·(Δ0 − Δ')²), in units of 1/(loss·rate): eq. 14 (K2)."""
-        return self.gap0 * (self.div - 1.0) / (self.lr * (self.gap0 - self.peak_gap) ** 2)
+    def K_rho(self) -> float:
+        """Kρ = (div−1)/(lr·Δ'^{ρ−1}·h(Δ0/Δ')), in units of 1/(rate·loss^{ρ−1}); for ρ = 2, eq. 14 (K2)."""
+        return self._curvature / self.peak_gap ** (self.rho - 1.0)
 
     def __call__(self, gap: Gap) -> Gap:
         if isinstance(gap, Tensor):
             gap = gap if gap.is_floating_point() else gap.float()
-            return self.lr * self._share(gap.clamp(min=0.0))
+            return self._rate(gap.clamp(min=0.0))
         if isinstance(gap, np.ndarray):
-            with np.errstate(divide="ignore"):
-                return self.lr * self._share(np.maximum(gap, 0.0))
-        return self.lr * self._share(gap) if gap > 0 else 0.0
+            return self._rate(np.maximum(gap, 0.0))
+        return float(self._rate(gap)) if gap > 0 else 0.0
 
-    def _share(self, gap: Gap) -> Gap:
-        share: Gap = eta_share(gap, self.gap0, self.peak_gap, self.div)
-        return share
+    def _rate(self, gap: Any) -> Any:
+        excess = bend(gap, gap - self.peak_gap, self.peak_gap, self.rho) / self._first
+        return self.lr / (1.0 + (self.div - 1.0) * excess)
+
+    @cached_property
+    def _first(self) -> float:
+        return float(bend(self.gap0, self.gap0 - self.peak_gap, self.peak_gap, self.rho))
+
+    @property
+    def _curvature(self) -> float:
+        """Kρ·Δ'^{ρ−1}."""
+        return (self.div - 1.0) / (self.lr * self._first)

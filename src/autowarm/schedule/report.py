@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,8 +64,12 @@ class Report:
 
     @property
     def profile(self) -> Profile | None:
-        """The profile η(Δ) of the first group; None before the first finite loss, or if no f* can be derived."""
-        gap0, peak_gap = self._state.gap0, self._state.peak_gap
+        """The profile η(Δ) of the first group; None before the first finite loss, if no f* can be derived, or for a
+        function of your own.
+        """
+        gap0, peak_gap, own = self._state.gap0, self._state.peak_gap, self._plan.profile
+        if own is not None:
+            return replace(own, lr=self._peak) if isinstance(own, Profile) else None
         return None if gap0 is None or peak_gap is None else Profile(self._peak, self._plan.div, gap0, peak_gap)
 
     @property

@@ -3,7 +3,6 @@
 - `Smoothness`: the constants of Assumption 2, Δ′ and λ_max, and the lemma that derives them from gradient norms.
 - `theorem_1_rate`, `theorem_1_bound`, …: the theorems' formulas, for numbers or arrays (`autowarm.theory.rates` lists
   them in a table).
-- `PowerProfile`: the practical rate Δ/(K0 + K1Δ + KρΔ^ρ) for any ρ > 1, from its peak and its first value.
 - `Problem`, `Family`: what a function of your own needs for the runs and the checks. `CompositeProblem`, `FiniteSum`,
   `catalogue`: star-convex functions with proved constants (`autowarm.theory.problems` has the proofs).
   `smoothness_ratio` and `largest_smoothness_ratio` test the constants numerically.
@@ -15,7 +14,6 @@ from .constants import Smoothness
 from .families import FiniteSum, regression_family
 from .pairs import largest_smoothness_ratio, smoothness_ratio
 from .problems import EXPONENTIAL, LINEAR, CompositeProblem, Outer, barrier, catalogue
-from .profile import PowerProfile
 from .protocols import Family, Function, Problem
 from .rates import (
     constant_bound,
@@ -51,7 +49,6 @@ __all__ = [
     "FiniteSum",
     "Function",
     "Outer",
-    "PowerProfile",
     "Problem",
     "Run",
     "Smoothness",

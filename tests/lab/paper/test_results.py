@@ -21,8 +21,7 @@ OUTDATED = {
     "swin": {("rate-0.001", "clip"), ("rate-0.003", "clip"), ("rate-0.01", "clip"),
              ("rate-0.001", METHOD), ("rate-0.003", METHOD), ("rate-0.01", METHOD)},
     "warmup-sweep-124M": {("muon-32-1B", MOMENTUM), ("muon-32-2.1B", MOMENTUM), ("normsgd-4-2.1B", DIV)},
-    "warmup-sweep-210M": {("muon-32-1B", MOMENTUM), ("muon-32-2.1B", MOMENTUM), ("muon-4-1B", MOMENTUM),
-                          ("normsgd-32-2.1B", DIV)},
+    "warmup-sweep-210M": {("muon-32-1B", MOMENTUM), ("muon-32-2.1B", MOMENTUM), ("muon-4-1B", MOMENTUM)},
 }  # fmt: skip
 
 

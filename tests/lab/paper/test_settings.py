@@ -25,7 +25,6 @@ from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import read_metrics
 from autowarm.orthogonalize import orthogonalize
 from autowarm.schedule import Profile, calibrate
-from autowarm.theory import PowerProfile
 
 DOCS = Path(__file__).parents[3] / "docs"
 EXPERIMENTS = [name for name in presets("sweep") if name.split("/")[0] in SCALES and not name.endswith("base")]
@@ -109,10 +108,9 @@ def test_a_dropped_setting_is_found() -> None:
         assert wrong >= count, key
 
 
-SHAPE = (1.0, 9.0, 8.0, 2.0)  # lr, div, Δ0 and Δ' of a profile
 # What no key of a run sets, and where it is.
 FIXED: dict[str, Callable[[], Any]] = {
-    "ρ": lambda: next(rho for rho in (1.5, 2, 3) if abs(PowerProfile(rho, *SHAPE)(3.0) - Profile(*SHAPE)(3.0)) < 1e-9),
+    "ρ": lambda: inspect.signature(calibrate).parameters["rho"].default,
     "candidates": lambda: inspect.signature(calibrate).parameters["candidates"].default,
     "dropout": lambda: max([module.p for module in tiny_llama().modules() if isinstance(module, torch.nn.Dropout)]
                            + [tiny_llama().config.attention_dropout]),

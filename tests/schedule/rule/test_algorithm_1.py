@@ -12,7 +12,8 @@ from schedule_runs import saved
 from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
-from autowarm.schedule import calibrate
+from autowarm.schedule import Profile, calibrate
+from autowarm.schedule.arguments import plan_of
 from tests.cases import each
 
 SETTINGS, BATCH = 300, 30
@@ -25,21 +26,25 @@ DECAYS = {
 
 
 def algorithm_1(
-    losses: list[float], T: int, lr: float, div: float, fstar: float, peak_gap: Any, decay: str
+    losses: list[float], T: int, lr: float, div: float, fstar: float, peak_gap: Any, decay: str, rho: float = 2.0
 ) -> list[float]:
     """The rate of each update, from the loss at the weights before it, line by line."""
     rates: list[float] = []
-    K0 = K1 = K2 = switch = None
+    switch = None
     gap0 = losses[0] - fstar  # line 3: Δ0 = f(x0) − f*
     peak_gap = peak_gap(gap0) if callable(peak_gap) else peak_gap
-    K2 = gap0 * (div - 1) / (lr * (gap0 - peak_gap) ** 2)  # lines 4 to 7, eq. 12 to 15
-    K1, K0 = 1 / lr - 2 * K2 * peak_gap, K2 * peak_gap**2
+    if rho == 2.0:
+        K_rho = gap0 * (div - 1) / (lr * (gap0 - peak_gap) ** 2)  # lines 4 to 7, eq. 12 to 15
+    else:  # what eq. 12 and 15 become for another ρ, put into η(Δ0) = lr/div
+        left = (rho - 1) * peak_gap**rho - rho * peak_gap ** (rho - 1) * gap0 + gap0**rho
+        K_rho = gap0 * (div - 1) / (lr * left)
+    K1, K0 = 1 / lr - rho * K_rho * peak_gap ** (rho - 1), (rho - 1) * K_rho * peak_gap**rho
     for t, loss in enumerate(losses[:T]):
         gap = loss - fstar
         if switch is None and gap < peak_gap:  # line 9
             switch = t
         if switch is None:
-            rates.append(gap / (K0 + K1 * gap + K2 * gap**2))  # line 10, eq. 7
+            rates.append(gap / (K0 + K1 * gap + K_rho * gap**rho))  # line 10, eq. 7
         else:
             rates.append(lr * DECAYS[decay](max(0, t - switch) / max(1, T - switch)))  # line 12
     return rates
@@ -56,7 +61,7 @@ def drawn(number: int) -> dict[str, Any]:
     return {
         "T": T, "losses": losses, "lr": draw.choice([1e-3, 0.1]), "div": draw.choice([2.0, 5.0, 100.0]), "fstar": fstar,
         "kappa": kappa, "sigma_f2": draw.choice([1e3, 1.0]), "decay": draw.choice(list(DECAYS)),
-        "stop": draw.randrange(T),
+        "stop": draw.randrange(T), "more": draw.choice([0, T]), "rho": draw.choice([None, 1.5, 2.0, 3.0]),
     }  # fmt: skip
 
 
@@ -84,7 +89,19 @@ def test_the_rates_are_those_of_algorithm_1(first: int, trained: bool) -> None:
 
             def peak_gap(gap0: float, case: dict[str, Any] = case, target: Any = target) -> float:
                 numbers = {"lr": 1.0, "div": case["div"], "kappa": case["kappa"], "sigma_f2": case["sigma_f2"]}
-                return calibrate(gap0, target=target, **numbers).peak_gap
+                rho = case["rho"] or 2.0
+                return calibrate(gap0, target=target, rho=rho, **numbers).peak_gap
+
+        if case["rho"] is not None:
+            gap0 = case["losses"][0] - case["fstar"]
+            peak = peak_gap(gap0) if callable(peak_gap) else peak_gap
+            profile = Profile(7.0, case["div"], gap0, peak, case["rho"])  # in a unit of its own
+            given = {name: options[name] for name in ("target_loss", "decay")}
+            options = given | (
+                {"profile": profile}
+                if number % 2
+                else {"profile": lambda gap, own=profile: own(gap), "peak_gap": peak, "div": case["div"]}
+            )
 
         def made(case: dict[str, Any] = case, options: dict[str, Any] = options) -> AdaptiveWarmup:
             return AdaptiveWarmup.paper(Lion([weights(trained)], lr=case["lr"]), case["T"], **options)
@@ -97,17 +114,20 @@ def test_the_rates_are_those_of_algorithm_1(first: int, trained: bool) -> None:
                     state = saved(scheduler)
                     scheduler = made()  # resumed in the middle
                     scheduler.load_state_dict(state)
+                    if scheduler.phase == "warmup":  # where T plays no part yet
+                        case["T"] += case["more"]
+                        scheduler.extend(case["T"])
                 scheduler.step(loss)
                 rates.append(float(scheduler.optimizer.param_groups[0]["lr"]))
                 scheduler.optimizer.step()
         numbers = (case[name] for name in ("T", "lr", "div", "fstar"))
-        expected = algorithm_1(case["losses"], *numbers, peak_gap, case["decay"])
+        expected = algorithm_1(case["losses"], *numbers, peak_gap, case["decay"], case["rho"] or 2.0)
         assert rates == pytest.approx(expected, rel=1e-9, abs=1e-12 * case["lr"]), number
 
 
 # What each argument of the class is in Algorithm 1: given by the paper's user, or turned off.
-GIVEN = {"optimizer", "total_steps", "target_loss", "geometry", "kappa", "div", "sigma_f2", "peak_gap", "warmup",
-         "decay", "final_ratio"}  # fmt: skip
+GIVEN = {"optimizer", "total_steps", "target_loss", "geometry", "kappa", "div", "sigma_f2", "peak_gap", "profile",
+         "warmup", "decay", "final_ratio"}  # fmt: skip
 OFF = {
     "max_warmup": None,
     "smoothing": 0.0,
@@ -131,6 +151,37 @@ def test_no_later_default_leaks_into_algorithm_1() -> None:
     for refused in ("max_warmup", "smoothing", "trained", "chance_loss"):
         with pytest.raises(TypeError, match=f"Algorithm 1 has no {refused}"):
             AdaptiveWarmup.paper(Lion([weights(True)], lr=1e-3), 300, target_loss=0.1, **{refused: 0.5})
+
+
+OWN = Profile(1.0, 100.0, 4.9, 2.0, rho=3.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"profile": 3.0}, "a function of the gap Δ, got 3.0"),
+        ({"profile": OWN, "geometry": "sign"}, "leave out profile"),
+        ({"profile": OWN, "kappa": 1.0}, "leave out profile"),
+        ({"profile": lambda gap: 1 / (1 + gap)}, "needs peak_gap"),
+        ({"profile": OWN, "peak_gap": 1.0}, "highest at peak_gap: this one is 0.* at a gap of 2.5, and 0"),
+        ({"profile": lambda gap: math.nan, "peak_gap": 1.0}, "positive and finite"),
+        ({"profile": lambda gap: -1.0, "peak_gap": 1.0}, "positive and finite"),
+        ({"profile": lambda gap: math.inf, "peak_gap": 1.0}, "positive and finite"),
+    ],
+)
+def test_a_profile_that_is_none(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AdaptiveWarmup.paper(Lion([weights(False)], lr=1e-3), 300, target_loss=0.1, **options).step(2.6)
+
+
+def test_the_profile_of_ones_own_is_part_of_the_schedule() -> None:
+    assert plan_of(300, profile=OWN).peak_gap == OWN.peak_gap  # also without an optimizer
+    optimizer = Lion([weights(False)], lr=1e-3)
+    scheduler = AdaptiveWarmup.paper(optimizer, 300, target_loss=0.1, profile=OWN)
+    assert scheduler.profile == Profile(1e-3, 100.0, 4.9, 2.0, rho=3.0)  # with this optimizer's peak rate
+    other = AdaptiveWarmup.paper(Lion([weights(False)], lr=1e-3), 300, target_loss=0.1, peak_gap=2.0)
+    with pytest.raises(ValueError, match="profile: saved 'Profile.*rho=3.0.*', here None"):
+        other.load_state_dict(saved(scheduler))
 
 
 def test_algorithm_1_on_trained_weights_has_no_ramp() -> None:

@@ -70,7 +70,7 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers as plain values."""
-        of_profile = {name: getattr(self.profile, name) for name in ("gap0", "peak_gap", "K0", "K1", "K2")}
+        of_profile = {name: getattr(self.profile, name) for name in ("gap0", "peak_gap", "K0", "K1", "K_rho")}
         ours = ("kappa", "first_loss", "target_loss", "guessed", "switch_loss", "minima")
         return {"config": asdict(self.config), **{name: getattr(self, name) for name in ours}, **of_profile}
 
@@ -157,7 +157,7 @@ def table(found: Calibration) -> Table:
     rows.add_row("Δ'", f"{p.peak_gap:.4g}", f"{p.peak_gap / p.gap0:.1%} of Δ0; {how}")
     rows.add_row("K0", f"{p.K0:.4g}", "K0 = K2·Δ'²")
     rows.add_row("K1", f"{p.K1:.4g}", "" if p.K1 >= 0 else "negative, outside the theorems; η(Δ) > 0 all the same")
-    rows.add_row("K2", f"{p.K2:.4g}")
+    rows.add_row("K2", f"{p.K_rho:.4g}")
     rows.add_row("rate", f"{config.lr / config.div:.3g} → {config.lr:.3g}", "at the first update, and at the peak")
     rows.add_row("switch", f"loss {found.switch_loss:.4g}", "f* + Δ': warm-up ends when the loss is below")
     for gap in found.minima:

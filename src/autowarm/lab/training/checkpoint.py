@@ -90,8 +90,18 @@ class Checkpoints:
         writer = dcp.HuggingFaceStorageWriter(str(scratch), save_distributed=True)
         with warnings.catch_warnings(action="ignore"), self._writing_to(scratch):  # DCP warns if it runs on one process
             dcp.save(_apart(tensors), storage_writer=writer, process_group=self._group, no_dist=self.ranks.world == 1)
-        if self.ranks.rank == 0:
-            self._finish(scratch, step, buffer.getvalue())
+            if self.ranks.rank:
+                return
+            # Every rank has written: put the checkpoint in place.
+            write_atomically(scratch / _REST, buffer.getvalue())
+            files = {path.name: sha256(path) for path in sorted(scratch.iterdir()) if path.name != MARKER}
+            write_json(scratch / _MANIFEST, {"schema": SCHEMA, "run": self.run, "step": step, "files": files})
+            for old in own_checkpoints(self.folder):
+                if step_of(old) == step:  # from a run that resumed from an older checkpoint
+                    _remove(old)
+            os.replace(scratch, self._place("checkpoint", step))
+            for old in own_checkpoints(self.folder)[: -self.keep]:
+                _remove(old)
 
     @contextmanager
     def _writing_to(self, scratch: Path) -> Iterator[None]:
@@ -107,19 +117,6 @@ class Checkpoints:
                 f"{scratch.name[1:]} cannot be written: {causes[0]} ({room} bytes are free there now); earlier "
                 "checkpoints are intact"
             ) from error
-
-    def _finish(self, scratch: Path, step: int, rest: bytes) -> None:
-        """Put a checkpoint in place, on rank 0, whose `dcp.save` returns when every rank has written."""
-        with self._writing_to(scratch):
-            write_atomically(scratch / _REST, rest)
-            files = {path.name: sha256(path) for path in sorted(scratch.iterdir()) if path.name != MARKER}
-            write_json(scratch / _MANIFEST, {"schema": SCHEMA, "run": self.run, "step": step, "files": files})
-            for old in own_checkpoints(self.folder):
-                if step_of(old) == step:  # from a run that resumed from an older checkpoint
-                    _remove(old)
-            os.replace(scratch, self._place("checkpoint", step))
-            for old in own_checkpoints(self.folder)[: -self.keep]:
-                _remove(old)
 
     def _begin(self, step: int) -> Path:
         scratch = self._place(".checkpoint", step)

@@ -25,10 +25,9 @@ def room(groups: Path = _GROUPS, own: Path = _OWN, meminfo: Path = _MEMORY) -> i
 
 def _groups(groups: Path, own: Path) -> list[Path]:
     """This process's group and those around it, each of which may have a limit."""
-    with suppress(OSError, StopIteration):
-        found = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
-        place = groups / found.lstrip("/")
-        return [place, *(group for group in place.parents if group.is_relative_to(groups))]
+    with suppress(OSError):
+        for place in (groups / line[4:] for line in own.read_text().splitlines() if line.startswith("0::/")):
+            return [place, *(group for group in place.parents if group.is_relative_to(groups))]
     return []
 
 

@@ -137,10 +137,9 @@ def make_task(config: RunConfig, own: Source | None = None) -> "Task":
 
 def loads_of(config: RunConfig) -> tuple[str, ...]:
     """Modules that the run's task imports late, because they are slow: a fork may have them loaded."""
-    if config.task is not None:
-        return ()
     kind = "mixtral" if config.model.experts else "llama"
-    return ("timm",) if config.model.sees_images else (f"transformers.models.{kind}.modeling_{kind}",)
+    slow = "timm" if config.model.sees_images else f"transformers.models.{kind}.modeling_{kind}"
+    return (slow,) if config.task is None else ()
 
 
 class Task:

@@ -4,13 +4,13 @@ import importlib
 import signal
 import sys
 
-# Without the folder in which the command was called: a file there may have a package's name.
-sys.path[:] = filter(None, sys.path)
+sys.path[:] = filter(None, sys.path)  # not the folder of the command: a file there may have a package's name
 # A terminal that closes sends it: if the server died of it, its workers would count as dead.
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-from .pool import set_up
+from .pool import set_up  # noqa: E402
 
 set_up()
-importlib.import_module("autowarm.lab.training.loop")  # which comes after what it needs is set
+# After the environment is set, which PyTorch reads as it is imported.
+importlib.import_module("autowarm.lab.training.loop")
 importlib.import_module("torch.utils.tensorboard")

@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # Python may keep its bytecode: the tests start hundreds of processes, and to compile PyTorch takes longer than to load it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-all random core gpu lint docs dist verify audit
+.PHONY: setup demo test test-all random core gpu lint docs dist verify pins audit
 
 setup: $(READY)
 
@@ -80,6 +80,13 @@ verify: $(READY)
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --reinstall --require-hashes \
 	    --build-constraints constraints.hashes.txt -r constraints.hashes.txt
 	@echo every file matches constraints.hashes.txt
+
+# Renews the pins, one version for every Python, and their hashes; `make setup` refuses files with others.
+pins: $(READY)
+	echo uv | $(BIN)/uv pip compile pyproject.toml - --extra lab --extra test --extra lint --extra docs --universal \
+	    --fork-strategy fewest --python-version 3.11.5 --upgrade --no-annotate --no-header --no-emit-index-url \
+	    --generate-hashes -o constraints.hashes.txt
+	grep -o '^[a-z0-9.-]*==[^ ]*' constraints.hashes.txt | LC_ALL=C sort > constraints.txt
 
 # The pins against the package index's list of known vulnerabilities; what cannot be looked up is no pass.
 audit: $(READY)

@@ -1,20 +1,47 @@
-"""New processes. They are spawned, because a fork would inherit a broken thread pool."""
+"""New processes: forks of a small server that has PyTorch loaded. A fork of this one would inherit broken threads."""
 
+import gc
 import multiprocessing
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing.context import BaseContext
 from types import ModuleType
 from typing import TypeVar
 
 from .errors import LabError
 
 _T = TypeVar("_T")
+_SERVER = "autowarm.lab.execution.server"
+LOST = BrokenProcessPool, EOFError, ConnectionError  # a process died, or the server from which it was to come
+
+
+def gpus() -> list[str]:
+    """Return the GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them, without claiming memory."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [name for name in given.split(",") if name.strip()]
+    import torch
+
+    return [str(index) for index in range(torch.cuda.device_count())]
+
+
+def context(loads: Sequence[str] = ()) -> BaseContext:
+    """The context of new processes, in which these modules are loaded, too.
+
+    The server starts with the first process and ends with this one. With a GPU, which a fork cannot use if importing
+    has, and on systems whose libraries break in a fork, processes are spawned instead and load everything themselves.
+    """
+    if gpus() or sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload([_SERVER, *loads])
+    return made
 
 
 @contextmanager
@@ -36,6 +63,7 @@ def starting() -> Iterator[None]:
 
 def follow_parent() -> None:
     """In a new process: hear of Ctrl-C again, and exit when the parent dies, which cannot stop it once it is killed."""
+    gc.freeze()  # a walk through what is loaded would copy the memory that forks share
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_die_with_parent, daemon=True).start()
@@ -49,11 +77,10 @@ def _die_with_parent() -> None:
 
 def in_new_process(call: Callable[..., _T], *given: object) -> _T:
     """Call a function in a process that has imported none of this one's modules; LabError if it dies."""
-    context = multiprocessing.get_context("spawn")
     try:
-        with ProcessPoolExecutor(1, mp_context=context, initializer=follow_parent) as pool:
+        with ProcessPoolExecutor(1, mp_context=context(), initializer=follow_parent) as pool:
             with starting():
                 called = pool.submit(call, *given)
             return called.result()
-    except BrokenProcessPool:
+    except LOST:
         raise LabError("the process that tried the task out died: out of memory, or killed from outside") from None

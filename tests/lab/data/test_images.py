@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from autowarm.lab.config import DataConfig, LabError, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
-from autowarm.lab.data.images import Images, digits, mixing, open_images, training_batches, validation_batches
-from autowarm.lab.tasks.corpora import Classification
+from autowarm.lab.data.images import Images, digits, open_images, training_batches, validation_batches
 from autowarm.lab.tasks.models import classifier
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import read_metrics
@@ -123,48 +122,3 @@ def test_a_folder_has_as_many_classes_as_it_holds(pictures: DataConfig, tmp_path
     (tmp_path / "train" / "fox" / "0.png").symlink_to(tmp_path / "train" / "cat" / "0.png")
     with pytest.raises(LabError, match=r"train has 1006 classes and validation 1005, .* only one of them has fox"):
         open_images(pictures, "swin_base_patch4_window7_224")
-
-
-def mixed(first: int, seed: int = 0, rows: slice = ALL, **options: float) -> tuple[torch.Tensor, torch.Tensor]:
-    images = digits()
-    mix = mixing(DataConfig(**options), images.classes)  # type: ignore[arg-type]
-    return next(training_batches(images, seed, first, first + 1, 8, rows, 0, mix))
-
-
-def test_mixing_is_a_function_of_seed_and_step() -> None:
-    pixels, labels = mixed(3, mixup=0.8, cutmix=1.0, label_smoothing=0.1)
-    torch.rand(3), np.random.rand(3)  # noqa: NPY002
-    again = mixed(3, mixup=0.8, cutmix=1.0, label_smoothing=0.1)
-    assert torch.equal(pixels, again[0])
-    assert torch.equal(labels, again[1])
-    assert not torch.equal(labels, mixed(3, mixup=0.8, cutmix=1.0)[1])
-    assert labels.shape == (8, 10)
-    torch.testing.assert_close(labels.sum(1), torch.ones(8))
-    assert labels.min() == pytest.approx(0.01)
-
-
-def test_mixup_blends_an_image_and_its_label_with_another_of_the_batch() -> None:
-    plain, numbers = mixed(5)
-    pixels, labels = mixed(5, mixup=0.8)
-    (share,) = set(labels[range(8), numbers][numbers != numbers.flip(0)].tolist())
-    torch.testing.assert_close(pixels, share * plain + (1 - share) * plain.flip(0))
-    assert 0 < share < 1
-
-
-def test_labels_are_smoothed_in_training_alone(run: RunConfig) -> None:
-    data = DataConfig(images="digits", label_smoothing=0.2)
-    config = dataclasses.replace(run, model=SWIN, data=data)
-    task = Classification(config)
-    model = task.model().eval()
-    batch = next(iter(task.validation()))
-    logits = model(batch[0])
-    each = torch.log_softmax(logits, 1)
-    plain = -each[range(len(batch[1])), batch[1]].mean()
-    torch.testing.assert_close(task.scores(model, batch)["loss"], plain)
-    torch.testing.assert_close(task.loss(model, batch), 0.8 * plain - 0.2 * each.mean())
-
-
-@pytest.mark.parametrize("name", ["mixup", "cutmix", "label_smoothing"])
-def test_options_of_images_are_refused_for_text(run: RunConfig, name: str) -> None:
-    with pytest.raises(ValueError, match=f"data.{name} belong to images, which llama does not see"):
-        dataclasses.replace(run, data=dataclasses.replace(run.data, **{name: 0.5}))

@@ -8,7 +8,8 @@ import os
 import shutil
 import signal
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,20 @@ STOPPED = [
 ]
 
 
-def workers_of(pid: int) -> list[int]:
-    """The process's children, without the bookkeeper that `multiprocessing` starts beside them."""
+def children(pid: int, command: str) -> list[int]:
+    """The process's children that `multiprocessing` starts with this command."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [int(child) for child in found if command.encode() in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def workers_of(pid: int) -> list[int]:
+    """The workers: forks of a server, which is the process's child."""
+    return [worker for server in children(pid, "forkserver") for worker in children(server, "forkserver")]
+
+
+def started_by(pid: int) -> list[int]:
+    """The server and its workers."""
+    return [*children(pid, "forkserver"), *workers_of(pid)]
 
 
 def spared(pid: int) -> bool:
@@ -100,7 +111,8 @@ def test_broken_off_it_goes_on_to_the_same_bits_and_leaves_no_worker(
 ) -> None:
     with started(corpus_folder, tmp_path, "--workers", "1") as process:
         wait_for(lambda: checkpoints(tmp_path), lambda: process.poll() is None)
-        workers = workers_of(process.pid)
+        workers = started_by(process.pid)
+        assert len(workers) == 2
         if number == signal.SIGKILL:
             process.kill()
         else:
@@ -117,11 +129,14 @@ def test_broken_off_it_goes_on_to_the_same_bits_and_leaves_no_worker(
 
 
 @needs_proc
+@pytest.mark.parametrize("find", [started_by, workers_of], ids=["server", "workers"])
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
-def test_ctrl_c_is_acknowledged_while_workers_start(corpus_folder: Path, tmp_path: Path, again: bool) -> None:
+def test_ctrl_c_is_acknowledged_while_workers_start(
+    corpus_folder: Path, tmp_path: Path, find: Callable[[int], list[int]], again: bool
+) -> None:
     with started(corpus_folder, tmp_path, "--workers", "1", "--run.steps", "200000") as process:
-        wait_for(lambda: workers_of(process.pid), lambda: process.poll() is None)
-        workers = workers_of(process.pid)
+        wait_for(lambda: find(process.pid), lambda: process.poll() is None)
+        workers = started_by(process.pid)
         assert all(map(spared, workers))
         os.killpg(process.pid, signal.SIGINT)
         assert process.stderr is not None
@@ -174,40 +189,42 @@ def test_a_second_ctrl_c_waits_until_the_workers_are_started(
 
 TINY = """
 import torch
+from autowarm.lab.tasks.fingerprint import files_in_use
 
 def tiny(on_step):
     half_of_the_least_normal_number = torch.full((64,), torch.finfo(torch.float32).tiny) / 2
     return {"val_loss": half_of_the_least_normal_number.sum().item(), "threads": torch.get_num_threads(),
-            "diverged": False, "warmup_steps": 0, "seconds": 0.0}
+            "users": list(files_in_use()), "diverged": False, "warmup_steps": 0, "seconds": 0.0}
 """
 
 
 @pytest.mark.skipif(not flushes(), reason="this processor has no such mode")
-def test_a_worker_has_one_thread_and_takes_denormal_numbers_as_zero(
+def test_a_worker_has_one_thread_takes_denormal_numbers_as_zero_and_has_no_module_of_an_earlier_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "a_tiny_job.py").write_text(TINY)
     monkeypatch.syspath_prepend(tmp_path)
-    job = Job("tiny", 1, importlib.import_module("a_tiny_job").tiny, tmp_path)
     rows: list[dict[str, Any]] = []
-    assert run_jobs([job], 1, Display(), 0, on_row=lambda _, row: rows.append(row)) == {}
-    assert [(row["val_loss"], row["threads"]) for row in rows] == [(0.0, 1)]
+    for name in ("a_tiny_job", "another_job"):
+        (tmp_path / f"{name}.py").write_text(TINY)
+        job = Job("tiny", 1, importlib.import_module(name).tiny, tmp_path)
+        assert run_jobs([job], 1, Display(), 0, on_row=lambda _, row: rows.append(row)) == {}
+    assert [(row["val_loss"], row["threads"]) for row in rows] == [(0.0, 1)] * 2
+    assert [row["users"] for row in rows] == [[f"{tmp_path}/a_tiny_job.py"], [f"{tmp_path}/another_job.py"]]
 
 
 @needs_proc
-def test_a_dead_worker_is_an_error_and_not_a_hang(
-    corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def kill() -> None:
-        wait_for(lambda: checkpoints(tmp_path))
-        for worker in workers_of(os.getpid()):
-            os.kill(worker, signal.SIGKILL)
+@pytest.mark.parametrize("dies", ["worker", "server", "server that loads"])
+def test_a_dead_process_is_an_error_and_not_a_hang(corpus_folder: Path, tmp_path: Path, dies: str) -> None:
+    with started(corpus_folder, tmp_path, "--workers", "1", "--run.steps", "200000") as process:
 
-    with ThreadPoolExecutor(1) as thread:
-        killed = thread.submit(kill)
-        assert main(words(corpus_folder, tmp_path, "--workers", "1", "--run.steps", "200000")) == 1
-        killed.result()
-    error = capsys.readouterr().err
+        def found() -> list[int]:
+            return workers_of(process.pid) if dies == "worker" else children(process.pid, "forkserver")
+
+        alive = lambda: process.poll() is None  # noqa: E731
+        wait_for(lambda: found() if dies == "server that loads" else checkpoints(tmp_path), alive)
+        os.kill(found()[0], signal.SIGKILL)
+        _, error = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
     assert "a worker process died" in error
     assert "continues from here" in error
     assert "Traceback" not in error

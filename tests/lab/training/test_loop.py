@@ -1,5 +1,4 @@
 import dataclasses
-import functools
 import json
 import math
 import shutil
@@ -16,7 +15,7 @@ from autowarm.lab.files import sha256
 from autowarm.lab.folders import locked
 from autowarm.lab.tasks.models import token_logits
 from autowarm.lab.tasks.own import pack
-from autowarm.lab.training.checkpoint import Checkpoints, own_checkpoints
+from autowarm.lab.training.checkpoint import own_checkpoints
 from autowarm.lab.training.loop import _Run, train
 from autowarm.lab.training.metrics import read_metrics
 from autowarm.lab.training.stopping import Interrupted
@@ -101,12 +100,7 @@ def poisoned(task: Poisoned, folder: Path, name: str = "adamw", lr: float = 0.01
     return train(config, folder, own=own, **more)
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_run_that_diverges_keeps_its_healthy_checkpoints_and_weights(
-    asynchronous: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if asynchronous:
-        monkeypatch.setattr("autowarm.lab.training.loop.Checkpoints", functools.partial(Checkpoints, asynchronous=True))
+def test_a_run_that_diverges_keeps_its_healthy_checkpoints_and_weights(tmp_path: Path) -> None:
     result = poisoned(Poisoned(41), tmp_path)
     assert result["diverged"]
     assert result["val_loss"] is None

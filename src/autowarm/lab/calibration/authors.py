@@ -5,7 +5,6 @@ It integrates eq. 10 (constr_3), in units of lr², to an absolute tolerance larg
 """
 
 import numpy as np
-from scipy.integrate import quad
 
 from autowarm.schedule import Profile
 from autowarm.schedule.shapes import DECAYS, WARMUPS
@@ -21,6 +20,7 @@ def authors_peak_gap(
         >>> [round(authors_peak_gap(first - 3.3, lr=1e-3, div=100, kappa=46848), 2) for first in (10.98, 10.99)]
         [3.19, 3.78]
     """
+    from scipy.integrate import quad  # slow to import, and most runs choose no Δ' so
 
     def objective(peak: float) -> float:
         def integrand(gap: float) -> float:

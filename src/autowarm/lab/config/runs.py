@@ -87,11 +87,6 @@ class DataConfig:
             timm's, such as "hfds/ILSVRC/imagenet-1k".
         root: the folder of `images`.
         workers: processes that read and transform images.
-        mixup: α of mixup, which blends each image of a batch with another (Zhang et al. 2018); 0 for none. Swin's
-            recipe has 0.8, with a `cutmix` of 1 and a `label_smoothing` of 0.1.
-        cutmix: α of CutMix, which pastes a part of another image (Yun et al. 2019); 0 for none. With both, a batch gets
-            one of them at random. Each rank mixes its own share of a batch.
-        label_smoothing: share of a training label's weight that goes to all classes alike.
     """
 
     corpus: str = "python"
@@ -100,9 +95,6 @@ class DataConfig:
     images: str = "digits"
     root: str = ""
     workers: int = 0
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    label_smoothing: float = 0.0
 
 
 @described
@@ -198,12 +190,12 @@ class EngineConfig:
 _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("model.layers model.ff model.seq_len model.heads steps batch_size eval_batches checkpoint_every engine.accumulate "
      "engine.keep_checkpoints data.max_bytes", lambda x: x > 0, "be at least 1"),
-    ("engine.eval_every engine.curvature_every model.experts model.router_loss data.workers data.mixup data.cutmix "
+    ("engine.eval_every engine.curvature_every model.experts model.router_loss data.workers "
      "clip optimizer.weight_decay", lambda x: 0 <= x < math.inf, "not be negative"),
     ("model.init_scale model.norm_eps optimizer.lr schedule.sigma_f2 schedule.peak_gap",
      lambda x: 0 < x < math.inf, "be positive and finite"),
     ("model.vocab_size", lambda x: 256 < x <= 65536, "be from 257 (bytes and an end mark) to 65536"),
-    ("data.label_smoothing ema", lambda x: 0 <= x < 1, "be from 0 to below 1"),
+    ("ema", lambda x: 0 <= x < 1, "be from 0 to below 1"),
     ("schedule.div", lambda x: 1 < x < math.inf, "be above 1 and finite"),
     ("schedule.target_loss", math.isfinite, "be finite"),
     ("seed order", lambda x: 0 <= x < 2**63, "be from 0 to 2⁶³ − 1"),
@@ -261,7 +253,7 @@ class RunConfig:
             require(self.task is None and not self.model.sees_images, "as_the_authors is of a llama on text")
             for name, value in _as_the_authors(self).items():
                 object.__setattr__(self, name, value)
-        model, schedule, data, steps = self.model, self.schedule, self.data, self.steps
+        model, schedule, steps = self.model, self.schedule, self.steps
         unset = RunConfig() if self.task else self
         for name in ("model", "data", "batch_size", "eval_batches", "whole_validation"):
             require(getattr(self, name) == getattr(unset, name),
@@ -285,11 +277,6 @@ class RunConfig:
             self.task is not None or self.batch_size % accumulate == 0,
             f"batch_size must be a multiple of engine.accumulate, got {self.batch_size} and {accumulate}",
         )
-        own = [name for name in ("mixup", "cutmix", "label_smoothing") if getattr(data, name)]
-        require(not own or model.sees_images,
-                f"data.{' and data.'.join(own)} belong to images, which {model.name} does not see")  # fmt: skip
-        require(not (data.mixup or data.cutmix) or self.batch_size % 2 == 0,
-                f"data.mixup and data.cutmix pair images: batch_size must be even, got {self.batch_size}")  # fmt: skip
         llamas = [name for name in ("scaled_residual", "norm_eps", "fused_qkv", "experts")
                   if getattr(model, name) != getattr(ModelConfig, name)]  # fmt: skip
         require(not (llamas and model.sees_images),

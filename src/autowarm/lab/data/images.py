@@ -6,10 +6,10 @@ the number of worker processes nor resuming a run changes a pixel.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +22,6 @@ from .batches import permutation
 
 _VALIDATION_DIGITS = 360  # a fifth
 _AUGMENTATION: dict[str, Any] = {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.25}  # Swin's training recipe
-
-# Images and labels of a batch → the mixed images, and the probabilities of each class.
-Mix: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -124,35 +121,12 @@ class _Placed(Dataset[tuple[Tensor, int]]):
 
 
 def training_batches(
-    images: Images,
-    seed: int,
-    first: int,
-    last: int,
-    batch_size: int,
-    rows: slice,
-    workers: int = 0,
-    mix: Mix | None = None,
+    images: Images, seed: int, first: int, last: int, batch_size: int, rows: slice, workers: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the images and labels of this rank's rows at steps first to last − 1; `mix` is what `mixing` returns."""
+    """Yield the images and labels of this rank's rows at steps first to last − 1."""
     places = ([step * batch_size + row for row in range(batch_size)[rows]] for step in range(first, last))
     own = torch.Generator()  # or a loader would draw its workers' seeds from the one for dropout
-    loader = DataLoader(_Placed(images.train, seed), batch_sampler=places, num_workers=workers, generator=own)
-    if mix is None:
-        yield from loader
-        return
-    for step, batch in enumerate(loader, first):
-        np.random.seed(int(np.random.SeedSequence([seed, step, 1]).generate_state(1)[0]))  # noqa: NPY002  as timm draws
-        yield mix(*batch)
-
-
-def mixing(data: DataConfig, classes: int) -> Mix | None:
-    """Return timm's mixup, CutMix or both, with smoothed labels; None if neither is set. LabError without timm."""
-    if not (data.mixup or data.cutmix):
-        return None
-    with needs("data.mixup or data.cutmix", "vision"):
-        from timm.data import Mixup
-
-    return Mixup(data.mixup, data.cutmix, label_smoothing=data.label_smoothing, num_classes=classes)
+    return iter(DataLoader(_Placed(images.train, seed), batch_sampler=places, num_workers=workers, generator=own))
 
 
 def validation_batches(

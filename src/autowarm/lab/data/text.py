@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
@@ -89,8 +89,7 @@ def read_documents(data: DataConfig) -> Iterator[tuple[str, str]]:
     """Yield (relative name, text) of every document. A large file is read, and yielded, in pieces."""
     if data.corpus == "python":
         root = Path(sysconfig.get_path("stdlib"))
-        files = [path for path in files_in(root) if path.suffix == ".py"]
-        files = [path for path in files if not _SKIPPED & set(path.relative_to(root).parts)]
+        files = [path for path in files_in(root, _SKIPPED) if path.suffix == ".py"]
         with suppress(ImportError):  # some distributions leave it out; the source alone is enough
             from pydoc_data.topics import topics
 
@@ -109,11 +108,15 @@ def read_documents(data: DataConfig) -> Iterator[tuple[str, str]]:
             yield name + (f"/{number}" if rows or number else ""), text
 
 
-def files_in(root: Path) -> list[Path]:
-    """Return the files of documents in a folder and its subfolders; LabError if there are none."""
-    found = (path for path in root.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
-    if files := sorted(found, key=str):
-        return files
+def files_in(root: Path, skipped: Container[str] = ()) -> list[Path]:
+    """Return the files of documents in a folder and its subfolders, but for these; LabError if there are none."""
+    files: list[Path] = []
+    for folder, inner, names in os.walk(root):  # `rglob` would walk through what is skipped, often most of the files
+        inner[:] = [name for name in inner if name not in skipped]
+        found = (Path(folder, name) for name in names if os.path.splitext(name)[1].lower() in _SUFFIXES)
+        files += [path for path in found if path.name not in skipped and path.is_file()]
+    if files:
+        return sorted(files, key=str)
     raise LabError(f"{root} has no {either(_SUFFIXES)} file" if root.is_dir() else f"no folder {root}")
 
 

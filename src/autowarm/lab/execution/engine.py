@@ -27,7 +27,7 @@ from ..analysis.summary import Summary
 from ..config import CompareConfig, LabError, Point, RunConfig, SweepConfig, Where
 from ..files import read_object, write_json
 from ..folders import locked
-from ..tasks import Source, make_task
+from ..tasks import Source, loads_of, make_task
 from ..training.metrics import identity, read_result, run_id
 from .display import Display
 from .pool import Job, OnRow, called, run_jobs
@@ -66,7 +66,7 @@ class Planned:
     def job(self) -> Job:
         """Return the job that makes the run."""
         call = partial(called, "autowarm.lab.training.loop:train", self.point.run, self.folder, own=self.own)
-        return Job(self.name, self.point.run.steps, call, self.folder)
+        return Job(self.name, self.point.run.steps, call, self.folder, loads_of(self.point.run))
 
 
 def plan(points: Iterable[Point], store: Path, own: Source | None = None) -> list[Planned]:

@@ -13,7 +13,7 @@ import queue
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from ..errors import BrokenTask, LabError
 from ..files import write_atomically
 from ..folders import Busy, claim
-from ..processes import follow_parent, starting
+from ..processes import LOST, context, follow_parent, gpus, starting
 from ..registry import at
 from ..training.stopping import Interrupted, Stop
 from .display import Display
+from .limits import room
 
 if TYPE_CHECKING:
     from ..training.metrics import OnStep, Progress
@@ -49,6 +50,7 @@ class Job:
     steps: int
     call: "Callable[[OnStep], dict[str, Any]]"  # returns the row to display; must stop once the callback returns True
     folder: Path  # the folder for the traceback of a failure
+    loads: tuple[str, ...] = ()  # slow modules that the call imports
 
 
 def called(place: str, *given: Any, **named: Any) -> Any:
@@ -65,57 +67,42 @@ class Event(NamedTuple):
     lr: float
 
 
-def cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def gpus() -> list[str]:
-    """Return the GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them, without claiming memory."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [name for name in given.split(",") if name.strip()]
-    import torch
-
-    return [str(index) for index in range(torch.cuda.device_count())]
-
-
 def run_jobs(
     jobs: Sequence[Job], workers: int | None, display: Display, done: int, on_row: OnRow | None = None
 ) -> dict[str, str]:
     """Do every job; return the messages of those that failed.
 
-    ``workers`` processes run in parallel; None is one per GPU, or one per core without a GPU. If there are more workers
-    than GPUs, they share the GPUs. ``done`` runs were finished before; ``on_row`` is told each result at once.
+    ``workers`` processes run in parallel; None is one per GPU, or without a GPU as many as `limits.room` allows. If
+    there are more workers than GPUs, they share the GPUs. ``done`` runs were finished before; ``on_row`` is told each
+    result at once.
 
     Raises:
         LabError: a worker died; finished runs are kept.
         Interrupted: after the workers have stopped at a step boundary with a checkpoint.
     """
     devices = gpus()
-    workers = min(workers or len(devices) or cores(), len(jobs))
+    workers = min(workers or len(devices) or room(), len(jobs))
     display.begin([(job.name, job.steps) for job in jobs], done=done, workers=workers)
     others = set(multiprocessing.active_children())  # the caller's own processes
-    context = multiprocessing.get_context("spawn")
-    events: Any = context.Queue()
-    turns: Any = context.Queue()
+    new = context(sorted({name for job in jobs for name in job.loads}))
+    events: Any = new.Queue()
+    turns: Any = new.Queue()
     for index in range(workers):
         turns.put(devices[index % len(devices)] if devices else "")
-    stop = context.Event()
+    stop = new.Event()
     with Stop() as asked, asked.gently():
-        pool = ProcessPoolExecutor(
-            workers, mp_context=context, initializer=_start_worker, initargs=(events, stop, turns)
-        )
-        # A worker whose start is broken off is in no list of children: nobody could kill it.
-        with asked.wholly(), starting():
-            pending = {pool.submit(_work, job): job.name for job in jobs}
+        given = events, stop, turns, dict(os.environ)
+        pool = ProcessPoolExecutor(workers, mp_context=new, initializer=_start_worker, initargs=given)
         try:
             try:
+                # A worker whose start is broken off is in no list of children: nobody could kill it.
+                with asked.wholly(), starting():
+                    pending = {pool.submit(_work, job): job.name for job in jobs}
                 return follow(pending, lambda: _drain(events), asked, display, on_row)
             finally:
                 stop.set()  # workers stop at the next step and leave a checkpoint
                 pool.shutdown(wait=True, cancel_futures=True)
-        except BrokenProcessPool:
+        except LOST:
             asked.obey()  # a signal to the whole group ends the workers, too
             raise LabError(
                 f"a worker process died while {workers} were at work (out of memory, or killed from outside). Finished "
@@ -184,12 +171,14 @@ _events: Any = None
 _stop: Any = None
 
 
-def _start_worker(events: Any, stop: Any, turns: Any) -> None:
+def _start_worker(events: Any, stop: Any, turns: Any, environment: Mapping[str, str]) -> None:
     global _events, _stop
     _events, _stop = events, stop
     for name in {"SIGINT", "SIGHUP"} & set(dir(signal)):  # they reach the whole group, but only the parent handles them
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     follow_parent()
+    os.environ.clear()  # a fork has the server's, which may be older
+    os.environ.update(environment)
     os.environ["CUDA_VISIBLE_DEVICES"] = turns.get()  # CUDA reads this when it starts, which is after torch's import
     if stop.is_set():
         return  # do not spend seconds on importing torch, because `perform` will refuse the job

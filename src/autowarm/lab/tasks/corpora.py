@@ -51,14 +51,13 @@ class Classification:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.data = images.open_images(config.data, config.model.name)
-        self.mix = images.mixing(config.data, self.data.classes)
 
     def model(self) -> nn.Module:
         return classifier(self.config.model, self.config.seed, self.data.classes, self.data.shape)
 
     def batches(self, seed: int) -> Drawn:
-        steps, size, more = self.config.steps, self.config.batch_size, (self.config.data.workers, self.mix)
-        return Drawn(lambda first, rows: images.training_batches(self.data, seed, first, steps, size, rows, *more))
+        steps, size, workers = self.config.steps, self.config.batch_size, self.config.data.workers
+        return Drawn(lambda first, rows: images.training_batches(self.data, seed, first, steps, size, rows, workers))
 
     def validation(self, whole: bool = False) -> Drawn:
         size, workers = self.config.batch_size, self.config.data.workers
@@ -67,8 +66,7 @@ class Classification:
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         pictures, labels = batch
-        smoothing = 0.0 if self.mix is not None else self.config.data.label_smoothing  # mixed labels are smooth already
-        return F.cross_entropy(_wide(model(pictures)), labels, label_smoothing=smoothing)
+        return F.cross_entropy(_wide(model(pictures)), labels)
 
     def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         pictures, labels = batch

@@ -17,7 +17,6 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -56,15 +55,11 @@ class Checkpoints:
     Args:
         run: the run's id; checkpoints of other runs are not loaded.
         keep: how many of the newest to keep.
-        asynchronous: whether to copy the tensors at once and let a thread write them while training continues.
     """
 
-    def __init__(self, folder: Path, ranks: Ranks, run: str = "", *, keep: int = 2, asynchronous: bool = False) -> None:
+    def __init__(self, folder: Path, ranks: Ranks, run: str = "", *, keep: int = 2) -> None:
         self.folder, self.ranks, self.run, self.keep = folder, ranks, run, keep
-        # A separate group, so that the thread's messages do not mix with those of the loop.
-        self._group: Any = dist.new_group(backend="gloo") if ranks.world > 1 else None
-        self._pool = ThreadPoolExecutor(1) if asynchronous else None
-        self._writing: Future[None] | None = None
+        self._group: Any = dist.new_group(backend="gloo") if ranks.world > 1 else None  # its messages need no GPU
         if ranks.rank == 0:
             for left in own_checkpoints(folder, hidden=True):
                 shutil.rmtree(left)  # left by a crash
@@ -81,7 +76,6 @@ class Checkpoints:
         Raises:
             LabError: it cannot be written; earlier checkpoints are intact.
         """
-        self.wait()
         tensors, others = collect(model, optimizer)
         if guard is not None:
             with guard.at_copy(optimizer) as copied:
@@ -93,17 +87,21 @@ class Checkpoints:
         torch.save({**rest, **others}, buffer)
         scratch = self.ranks.first(lambda: self._begin(step))
         assert scratch is not None
-        write = dcp.save if self._pool is None else dcp.async_save
         writer = dcp.HuggingFaceStorageWriter(str(scratch), save_distributed=True)
         with warnings.catch_warnings(action="ignore"), self._writing_to(scratch):  # DCP warns if it runs on one process
-            written: Any = write(
-                _apart(tensors), storage_writer=writer, process_group=self._group, no_dist=self.ranks.world == 1
-            )
-        job = written, scratch, step, buffer.getvalue()
-        if self._pool is None:
-            self._finish(*job)
-        else:
-            self._writing = self._pool.submit(self._finish, *job)
+            dcp.save(_apart(tensors), storage_writer=writer, process_group=self._group, no_dist=self.ranks.world == 1)
+            if self.ranks.rank:
+                return
+            # Every rank has written: put the checkpoint in place.
+            write_atomically(scratch / _REST, buffer.getvalue())
+            files = {path.name: sha256(path) for path in sorted(scratch.iterdir()) if path.name != MARKER}
+            write_json(scratch / _MANIFEST, {"schema": SCHEMA, "run": self.run, "step": step, "files": files})
+            for old in own_checkpoints(self.folder):
+                if step_of(old) == step:  # from a run that resumed from an older checkpoint
+                    _remove(old)
+            os.replace(scratch, self._place("checkpoint", step))
+            for old in own_checkpoints(self.folder)[: -self.keep]:
+                _remove(old)
 
     @contextmanager
     def _writing_to(self, scratch: Path) -> Iterator[None]:
@@ -120,23 +118,6 @@ class Checkpoints:
                 "checkpoints are intact"
             ) from error
 
-    def _finish(self, written: Any, scratch: Path, step: int, rest: bytes) -> None:
-        """Put a checkpoint in place once DCP tells rank 0 that every rank has written."""
-        with self._writing_to(scratch):
-            if isinstance(written, Future):
-                written.result()
-            if self.ranks.rank:
-                return
-            write_atomically(scratch / _REST, rest)
-            files = {path.name: sha256(path) for path in sorted(scratch.iterdir()) if path.name != MARKER}
-            write_json(scratch / _MANIFEST, {"schema": SCHEMA, "run": self.run, "step": step, "files": files})
-            for old in own_checkpoints(self.folder):
-                if step_of(old) == step:  # from a run that resumed from an older checkpoint
-                    _remove(old)
-            os.replace(scratch, self._place("checkpoint", step))
-            for old in own_checkpoints(self.folder)[: -self.keep]:
-                _remove(old)
-
     def _begin(self, step: int) -> Path:
         scratch = self._place(".checkpoint", step)
         with self._writing_to(scratch):
@@ -147,12 +128,6 @@ class Checkpoints:
         """Return where a step's checkpoint goes: its number has more zeros where the name is taken."""
         names = (self.folder / f"{kind}-{step:0{width}d}" for width in itertools.count(8))
         return next(path for path in names if not os.path.lexists(path))
-
-    def wait(self) -> None:
-        """Wait until a pending checkpoint is on disk; raise its error if writing failed."""
-        if self._writing is not None:
-            self._writing.result()
-            self._writing = None
 
     def load(
         self, model: nn.Module, optimizer: Optimizer, last: int | None = None, start: Path | None = None
@@ -165,7 +140,6 @@ class Checkpoints:
         Raises:
             LabError: a checkpoint is of another schema, or holds weights that a new model has not.
         """
-        self.wait()
         name = self.ranks.first(lambda: self._newest(last))
         path = start if name is None else self.folder / name
         if path is None:
@@ -224,16 +198,9 @@ class Checkpoints:
 
     def drop(self, newest: int | None = None) -> None:
         """Delete so many of the newest checkpoints, or all: optimizer states are large."""
-        self.wait()
         if self.ranks.rank == 0:
             for path in own_checkpoints(self.folder)[-newest if newest else 0 :]:
                 _remove(path)
-
-    def close(self) -> None:
-        """Wait for a pending checkpoint and stop the thread."""
-        self.wait()
-        if self._pool is not None:
-            self._pool.shutdown()
 
 
 def own_checkpoints(folder: Path, hidden: bool = False) -> list[Path]:

@@ -143,9 +143,7 @@ class _Run:
         self.guard: Any = getattr(self.scheduler, "_guard", None)
         self.watches = SCHEDULES[config.schedule.kind].watches
         self.progress = Progress()
-        self.checkpoints = Checkpoints(
-            folder, ranks, name, keep=config.engine.keep_checkpoints, asynchronous=ranks.device.type == "cuda"
-        )
+        self.checkpoints = Checkpoints(folder, ranks, name, keep=config.engine.keep_checkpoints)
         peaks = [group.get("initial_lr") for group in self.optimizer.param_groups]
         # The result needs the training losses of all steps, so use no checkpoint that is newer than the intact metrics.
         last = len(read_metrics(folder))
@@ -227,7 +225,6 @@ class _Run:
                 write_json(self.folder / "result.json", result)
             if not (progress.diverged and keeps):
                 self.checkpoints.drop()
-        self.checkpoints.close()
         return result
 
     def _go_back(self) -> bool:
@@ -290,7 +287,6 @@ class _Run:
                 rest = {"scheduler": self.scheduler.state_dict(), "progress": dataclasses.asdict(progress)}
                 self.checkpoints.save(progress.step, self.model, self.optimizer, rest, self.guard)
             if wanted:
-                self.checkpoints.close()
                 raise Interrupted(f"{self.folder.name} stopped after update {progress.step}", wanted)
 
     def _skipped(self) -> bool:

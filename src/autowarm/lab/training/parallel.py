@@ -52,10 +52,6 @@ class Ranks:
                 f"{self.world} × {config.engine.accumulate}"
             )
         share = config.batch_size // self.world
-        if (config.data.mixup or config.data.cutmix) and share % 2:
-            raise UsageError(
-                f"data.mixup and data.cutmix pair a rank's images: its share of batch_size must be even, got {share}"
-            )
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def agree(self, who: Mapping[str, Any]) -> None:

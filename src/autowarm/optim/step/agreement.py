@@ -94,16 +94,17 @@ class Agreement:
                 self._failed = not on_host
                 raise refused or self._difference(codes)
         bad = _bad(updates, params)
-        bad, failed = self._meet(codes, torch.cat([bad, torch.zeros_like(bad)]))
+        if not on_host and self._apart is None:
+            self._apart = torch.zeros_like(bad)
+            self._copy = HostCopy(self._apart)
+        before = torch.zeros_like(bad) if self._apart is None else self._apart
+        bad, failed = self._meet(codes, torch.cat([bad, before]))
         if wait and read(failed)[0]:
             self._failed = not on_host
             raise self._difference(codes)
-        if on_host:
-            return not read(bad)[0]
         if self._apart is None or self._copy is None:
-            self._apart = torch.zeros_like(failed)
-            self._copy = HostCopy(self._apart)
-        torch.maximum(self._apart, failed, out=self._apart)
+            return not read(bad)[0]
+        self._apart.copy_(failed)
         if not capturing:
             self._copy.send()
         return (bad + self._apart).reshape(()) == 0
@@ -180,8 +181,8 @@ class _Exchange:
             self._codes, self._sums = codes, torch.tensor([*sums, *(-n for n in sums)], device=self._device)
         message = self._max(torch.cat([self._sums, flags.to(self._device)]))
         self.apart = message[:2] + message[2:4]
-        bad, failed = message[4:].to(flags.device).split(1)
-        return torch.cat([bad, torch.maximum(failed, self.apart.to(flags.device).amax(0, keepdim=True))])
+        message[5:].add_(self.apart.sum())  # which are differences of the greatest and the least, so never below 0
+        return message[4:].to(flags.device)
 
     def greatest(self, numbers: list[int]) -> list[int]:
         """The greatest of each number on the ranks; waits for them."""

@@ -80,7 +80,7 @@ def a_gradient() -> Callable[[], Any]:
     """A step of Muon on three matrices, and of its AdamW on three biases."""
     model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3)))
     opt = Muon.from_model(model, lr=0.01, heads=[])
-    for _ in range(2):
+    for _ in range(4):  # past the first updates, which are looked at more closely
         model(torch.ones(2, 8)).sum().backward()
         opt.step()
     return opt.step

@@ -79,12 +79,12 @@ class Whole(Lines):
 
 
 SHAPES = [(4, 3), (5, 3), (4, 6), (7,), (4, 3, 2, 2), (2, 3), (), (0, 3)]
-# Each of them, what of ours it equals, and the number of calls of its oracle for these shapes.
+# Each of them, and what of ours it equals.
 OWN = {
-    "entry": (Steps, Sign, 1),
-    "row": (Lines, Rows, 4),
-    "column": (Stripes, Columns, 6),
-    "tensor": (Whole, Frobenius, 8),
+    "entry": (Steps, Sign),
+    "row": (Lines, Rows),
+    "column": (Stripes, Columns),
+    "tensor": (Whole, Frobenius),
 }
 
 
@@ -96,19 +96,11 @@ def params_of(dtype=torch.float64):
     return params
 
 
-@pytest.fixture
-def calls():
-    found = Steps.calls, Lines.calls
-    for one in found:
-        one.clear()
-    return lambda: [*found[0], *found[1]]
-
-
 @pytest.mark.parametrize("tensor_lr", [False, True])
 @pytest.mark.parametrize("radius", [1.0, 0.3, "original"])
 @pytest.mark.parametrize("kind", OWN)
-def test_it_steps_as_ours_with_few_calls_of_its_oracle(kind, radius, tensor_lr, calls):
-    own, ours, most = OWN[kind]
+def test_it_steps_as_ours(kind, radius, tensor_lr):
+    own, ours = OWN[kind]
     moved = []
     for geometry in (own(radius), ours(radius)):
         params = params_of()
@@ -117,12 +109,11 @@ def test_it_steps_as_ours_with_few_calls_of_its_oracle(kind, radius, tensor_lr, 
         opt.step()
         moved.append(params)
     torch.testing.assert_close(moved[0], moved[1])
-    assert len(calls()) == most
 
 
 @pytest.mark.parametrize("kind", OWN)
 def test_one_tensor_and_many_are_measured_and_stepped_alike(kind):
-    own, ours, _ = OWN[kind]
+    own, ours = OWN[kind]
     for p in params_of():
         if p.numel():
             for measure in ("norm", "dual"):
@@ -133,13 +124,6 @@ def test_one_tensor_and_many_are_measured_and_stepped_alike(kind):
 def test_a_class_whose_oracle_no_optimizer_would_ask_is_refused():
     with pytest.raises(TypeError, match="Twice defines lmo, which optimizers do not ask.*define _lmo"):
         type("Twice", (Frobenius,), {"lmo": lambda self, g: -2 * g / g.norm()})
-
-
-def test_tensors_of_several_dtypes_are_not_joined():
-    params = params_of() + params_of(torch.float32)
-    LMO(params, lr=0.1, geometry=Steps(), momentum=0.0).step()
-    for p, q in zip(params[: len(SHAPES)], params_of(), strict=True):
-        torch.testing.assert_close(p, q - 0.1 * q.grad.sign())
 
 
 @pytest.mark.parametrize("base", [Sign, Frobenius, Rows, Columns, Spectral])

@@ -84,6 +84,28 @@ def test_what_a_state_lacks_is_named_and_nothing_is_loaded(cut: str, maker: str)
         opt.load_state_dict(copy.deepcopy(whole))
 
 
+@pytest.mark.parametrize("cut", CUTS)
+@each("other", [torch.optim.AdamW, torch.optim.Adafactor, torch.optim.RMSprop])
+def test_what_anothers_state_lacks_in_together_is_named_and_nothing_is_loaded(cut: str, other: type) -> None:
+    model, twin = a_model(), a_model()
+    both, fresh = (
+        Together(Lion(m[0].parameters()), Together(other(m[1:].parameters(), lr=0.1))) for m in (model, twin)
+    )
+    model(torch.arange(7)).square().mean().backward()
+    both.step()
+    whole = both.state_dict()
+    names = ["square_avg"] if other is torch.optim.RMSprop else ["step"]
+    if cut == "nothing":
+        names += ["step", "exp_avg", "exp_avg_sq", "col_var"]
+    state = without(copy.deepcopy(whole), *names, tensors=1 if "one" in cut else None)
+    with pytest.raises(ValueError, match=r"lacks \d+ of the \d+ entries of its state, some of a parameter of shape"):
+        fresh.load_state_dict(state)
+    assert not fresh.state
+    fresh.load_state_dict(copy.deepcopy(whole))
+    assert fresh.state.keys() == set(twin.parameters())
+    assert not any({"entries", "kept"} & group.keys() for group in fresh.param_groups)
+
+
 @each("maker", MAKERS)
 def test_a_state_from_before_the_first_update_is_whole(maker: str) -> None:
     MAKERS[maker](a_model()).load_state_dict(trained(maker, 0).state_dict())

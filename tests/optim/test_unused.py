@@ -75,13 +75,13 @@ CHANGES: dict[str, tuple[Callable[[nn.Sequential], nn.Module], str]] = {
     "assigned": (assigned, "none of its 7 tensors has had a gradient"),
     "moved over meta": (lambda m: m.to_empty(device="cpu"), "none of its 7 tensors has had a gradient"),
     "adapted": (adapted, "none of its 7 tensors asks for a gradient"),
-    "sharded": (sharded, "1 of its 7 tensors has never had a gradient, although it asks for one: 1.weight"),
-    "weight norm": (weight_normed, "1 of its 7 tensors has never had a gradient, although it asks for one: 3.weight"),
+    "sharded": (sharded, "1 of its 7 tensors never had a gradient, but ask for one: 1.weight"),
+    "weight norm": (weight_normed, "1 of its 7 tensors never had a gradient, but ask for one: 3.weight"),
     "new head": (
         with_head,
-        "2 of its 7 tensors have never had a gradient, although they ask for one: 4.weight, 4.bias",
+        "2 of its 7 tensors never had a gradient, but ask for one: 4.weight, 4.bias",
     ),
-    "resized": (resized, "1 of its 7 tensors has never had a gradient, although it asks for one: 0.weight"),
+    "resized": (resized, "1 of its 7 tensors never had a gradient, but ask for one: 0.weight"),
 }
 
 

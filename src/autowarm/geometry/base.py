@@ -3,7 +3,6 @@
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
@@ -30,10 +29,6 @@ Locality = Literal["entry", "row", "column", "matrix", "tensor"]
 Total = Callable[[Tensor], Tensor]
 """Adds up numbers over the ranks that hold the other pieces of a tensor."""
 
-# Up to this size of a tensor, joining it to others costs less than a call of the oracle for it alone.
-_JOINED_BYTES = {"cpu": 1 << 15}
-_JOINED_BYTES_ELSEWHERE = 4 << 20
-
 # The dimensions along which a tensor with this many has one entry, row, column, matrix or tensor.
 DIMENSIONS: Mapping[Locality, Callable[[int], range]] = {
     "entry": lambda ndim: range(0),
@@ -59,9 +54,9 @@ class Geometry(ABC):
     scheduler and the smoothness probe then accept it.
 
     Set ``locality`` if an entry of the oracle depends on less than the whole tensor: on that "entry" of the gradient
-    alone, on its "row" or on its "column". Small tensors are then joined for one call of `_lmo`, and ranks that hold
-    whole entries, rows or columns of a sharded tensor step it without communication. With "row" or "column", `_norm`,
-    `_dual` and `_lmo` get every tensor as a matrix: a vector is one column, a convolution kernel is (out, in·k·k).
+    alone, on its "row" or on its "column". Ranks that hold whole entries, rows or columns of a sharded tensor then step
+    it without communication. With "row" or "column", `_norm`, `_dual` and `_lmo` get every tensor as a matrix: a vector
+    is one column, a convolution kernel is (out, in·k·k).
 
     Args:
         radius: R > 0, or the name of a rule in `RADIUS_RULES` that computes R from the tensor's shape.
@@ -187,7 +182,7 @@ class Geometry(ABC):
 
     @without_autocast
     def lmo_each(self, gs: Sequence[Tensor]) -> list[Tensor]:
-        """Return `lmo` of each tensor, with few calls for many tensors."""
+        """Return `lmo` of each tensor."""
         scales = [self.radius_of(g.shape) for g in gs]
         return [step * scale for step, scale in zip(self._lmo_each(gs), scales, strict=True)]
 
@@ -224,22 +219,7 @@ class Geometry(ABC):
         rate.step_(xs, updates, radii)
 
     def _lmo_each(self, gs: Sequence[Tensor]) -> list[Tensor]:
-        """Return `_lmo` of each tensor. Tensors are joined as far as one entry does not depend on another."""
-        if len(gs) < 2 or self.locality not in ("entry", "row", "column"):
-            return [self._lmo(self._as_read(g)).reshape(g.shape) for g in gs]
-        read = [g.reshape(-1) if self.locality == "entry" else as_matrices(g) for g in gs]
-        dim = int(self.locality == "column")
-        alike: dict[Any, list[int]] = defaultdict(list)
-        for i, g in enumerate(read):
-            small = g.nbytes <= _JOINED_BYTES.get(g.device.type, _JOINED_BYTES_ELSEWHERE)
-            alike[(g.device, g.dtype, g.ndim > 1 and g.shape[1 - dim]) if small else i].append(i)
-        found: list[Tensor] = [gs[0]] * len(gs)
-        for members in alike.values():
-            joined = self._lmo(torch.cat([read[i] for i in members], dim) if len(members) > 1 else read[members[0]])
-            pieces = joined.split([read[i].shape[dim] for i in members], dim)
-            for i, piece in zip(members, pieces, strict=True):
-                found[i] = piece.reshape(gs[i].shape)
-        return found
+        return [self._lmo(self._as_read(g)).reshape(g.shape) for g in gs]
 
     def _as_read(self, x: Tensor) -> Tensor:
         return as_matrices(x) if self.locality in ("row", "column") else x

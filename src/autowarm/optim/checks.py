@@ -1,10 +1,7 @@
-"""Checks of an optimizer's options, tensors, gradients and saved states, their error messages, and a state's hooks."""
+"""Checks of an optimizer's options, tensors, gradients and saved states, and their error messages."""
 
-import math
 import re
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import chain
 from typing import Any
@@ -12,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import Adam, Adamax, AdamW, NAdam, Optimizer, RAdam
+from torch.optim import Optimizer
 
 from ..geometry import Geometry
 from .heads import WRAPPERS
@@ -45,29 +42,33 @@ def instead_of(name: str, known: Iterable[str], others: Mapping[str, str]) -> st
     return f"did you mean {close[0]}?" if close else f"it takes {', '.join(sorted(known))}"
 
 
-def check_options(options: Mapping[str, Any], *, of_group: bool) -> None:
-    """Raise ValueError if an option that every optimizer has is out of range; a group may have rate 0."""
+def check_options(
+    options: Mapping[str, Any], ends: Mapping[str, float], choices: Mapping[str, Sequence[str]], *, of_group: bool
+) -> None:
+    """Raise ValueError if an option is not in [0, end), or no choice or switch; only a group may have rate 0."""
     for name, value in options.items():
         if name != "param_names":  # as of a ParameterList, whose tensors are called "0" and "1"
             _check_no_text(name, value)
-    lr = options["lr"]
-    if isinstance(lr, Tensor) and lr.numel() != 1:
-        raise ValueError(f"a tensor lr must have one element, got shape {tuple(lr.shape)}")
-    if not (_is_number(lr) and math.isfinite(lr) and (lr > 0 or (of_group and lr == 0))):
-        extra = "; 0 is for single groups" if _is_number(lr) and lr == 0 else ""
-        raise ValueError(
-            f"lr must be positive and finite, got {lr.item() if isinstance(lr, Tensor) else repr(lr)}{extra}"
-        )
+    for name, end in ends.items():
+        value, several = options[name], name.endswith("betas")
+        fits = not several or (isinstance(value, tuple | list) and len(value) == 2)
+        needed = "in [0, 1)" if end == 1 else "finite and not negative"
+        extra = ""
+        if name == "lr":
+            needed = "positive and finite"
+            if not of_group and _is_number(value) and value == 0:
+                fits, extra = False, "; 0 is for single groups"
+        if not (fits and all(_is_number(one) and 0 <= one < end for one in (value if several else (value,)))):
+            shown = value.tolist() if isinstance(value, Tensor) else value
+            raise ValueError(f"{name} must be {'two numbers ' * several}{needed}, got {shown!r}{extra}")
     for name in _SWITCHES & options.keys():
         if not isinstance(options[name], bool | np.bool_):
             raise ValueError(f"{name} must be True or False, got {options[name]!r}")
-    if options["capturable"] and not isinstance(lr, Tensor):
-        raise ValueError(f"capturable needs lr as a tensor, which replays read; got the number {lr}")
-    momentum, weight_decay = options["momentum"], options["weight_decay"]
-    if not (_is_number(momentum) and 0 <= momentum < 1):
-        raise ValueError(f"momentum must be in [0, 1), got {momentum!r}")
-    if not (_is_number(weight_decay) and weight_decay >= 0 and math.isfinite(weight_decay)):
-        raise ValueError(f"weight_decay must be finite and not negative, got {weight_decay!r}")
+    for name, known in choices.items():
+        if options[name] not in known:
+            raise ValueError(f"unknown {name} {options[name]!r}: use {' or '.join(map(repr, known))}")
+    if options["capturable"] and not isinstance(options["lr"], Tensor):
+        raise ValueError(f"capturable needs lr as a tensor, which replays read; got the number {options['lr']}")
 
 
 def _check_no_text(name: str, value: Any) -> None:
@@ -82,43 +83,6 @@ def _check_no_text(name: str, value: Any) -> None:
             f"{name}={value!r} is text: YAML reads 1e-3 as a string, and 1.0e-3 as a number. Write it so, or pass "
             f"float({one!r})"
         )
-
-
-def check_betas(name: str, betas: Sequence[float]) -> None:
-    """Raise ValueError unless ``betas`` is a pair of numbers in [0, 1)."""
-    pair = isinstance(betas, (tuple, list)) and len(betas) == 2
-    if not pair or not all(_is_number(beta) and 0 <= beta < 1 for beta in betas):
-        raise ValueError(f"{name} must be two numbers in [0, 1), got {betas!r}")
-
-
-def check_other(optimizer: Optimizer) -> None:
-    """Raise ValueError if another's optimizer cannot make its step: its own error would come once others have stepped.
-
-    PyTorch's Adams and its fused kernels take no gradient of another dtype than the tensor's; its other optimizers do.
-    """
-    who, groups = type(optimizer).__name__, optimizer.param_groups
-    for i, group in enumerate(groups):
-        for name in ("lr", "weight_decay"):
-            value: Any = group.get(name)
-            if isinstance(value, (float, int)) and math.isfinite(value):
-                continue
-            # Where a default is no number, None may be one's own choice, as Adafactor's.
-            if _is_number(optimizer.defaults.get(name)) and not isinstance(value, Tensor):
-                try:
-                    _check_no_text(name, value)
-                    if not (_is_number(value) and math.isfinite(value)):
-                        raise ValueError(f"{name} must be a finite number, got {value!r}")
-                except ValueError as error:
-                    raise ValueError(f"{who}: {called(i, groups)}: {error}") from None
-        if not (isinstance(optimizer, (Adam, AdamW, NAdam, RAdam, Adamax)) or group.get("fused")):
-            continue
-        for p in group["params"]:
-            if p.grad is not None and (p.grad.dtype is not p.dtype or p.grad.layout is not p.layout):
-                raise ValueError(
-                    f"{who}: {called(i, groups)}: it needs gradients like their tensors, but that of a parameter of "
-                    f"shape {tuple(p.shape)} is of {p.grad.dtype} and {p.grad.layout}, and the parameter of {p.dtype} "
-                    f"and {p.layout}: convert it, or leave the parameter to one of autowarm's optimizers"
-                )
 
 
 def check_parameters(who: str, group: Mapping[str, Any]) -> None:
@@ -199,17 +163,6 @@ def through(hooks: Mapping[Any, Callable[..., Any]], optimizer: Optimizer, state
     return state
 
 
-@contextmanager
-def unhooked(optimizer: Optimizer, kind: str) -> Iterator[Mapping[Any, Callable[..., Any]]]:
-    """Keep PyTorch from calling the hooks of a kind, and give them to the caller, who has to call them elsewhere."""
-    held = getattr(optimizer, kind)
-    setattr(optimizer, kind, OrderedDict())
-    try:
-        yield held
-    finally:
-        setattr(optimizer, kind, held)
-
-
 def plain_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert NumPy's numbers to Python's, because a state with the former does not load with ``weights_only=True``.
 
@@ -286,49 +239,46 @@ def check_complete(
     wanted = min(saved.get("kept", 0), len(saved["params"]))  # FSDP1 may have cut the tensors into fewer pieces
     if (lost := wanted - len(saved["params"]) + len(lacking)) > 0:
         raise ValueError(
-            f"the saved optimizer lacks the state of {lost} of {wanted} tensors, such as {', '.join(lacking[:3])}: use "
+            f"the saved optimizer lacks the state of {lost} of {wanted} tensors, such as {few(lacking)}: use "
             "a state that is whole. If torch.distributed.checkpoint read it, give it the places that "
             "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, optimizer) makes"
         )
 
 
+def check_as_many(group: Mapping[str, Any], saved: Mapping[str, Any], state: Mapping[Any, Mapping[str, Any]]) -> None:
+    """Raise ValueError if a saved group of another's optimizer has fewer entries than it had."""
+    each = [len(state.get(number, ())) for number in saved["params"]]
+    if (lost := saved.get("entries", 0) - sum(each)) > 0:
+        fewest = name_of(group, each.index(min(each)))
+        raise ValueError(
+            f"the saved optimizer lacks {lost} of the {saved['entries']} entries of its state, some of {fewest}: use a "
+            "state that is whole"
+        )
+
+
 def _check_names(groups: Sequence[Mapping[str, Any]], saved: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ValueError if both have names for their tensors, and these differ or are in another order."""
-    here, then = _names_of(groups), _names_of(saved)
+    """Raise ValueError if both have names for their tensors, and these differ or are elsewhere."""
+    here, then = _places_of(groups), _places_of(saved)
     if here is None or then is None or here == then:
         return
-    mine, theirs = [*chain.from_iterable(here)], [*chain.from_iterable(then)]
-    if differ := {*mine} ^ {*theirs}:
-        unknown, missing = ([name for name in names if name in differ] for names in (theirs, mine))
+    if here.keys() == then.keys():
+        moved = [name for name in here if here[name][0] != then[name][0]]
+        moved = moved or [name for name in here if here[name] != then[name]]
+        if len(groups) != len(saved):
+            return  # the caller says which groups it has
+        said = [f"{name} was {_place(then[name], saved)}, and is {_place(here[name], groups)} here" for name in moved]
         raise ValueError(
-            "the saved optimizer has tensors of other names: "
-            + "; ".join(
-                f"{len(names)} only {where}, such as {', '.join(names[:3])}"
-                for where, names in (("saved", unknown), ("here", missing))
-                if names
-            )
+            f"the saved optimizer has the same tensors in other places: {few(said, '; ')}. Build this one with the "
+            "groups that it had, from layers in the same order, and with the same heads= of Muon.from_model"
         )
-    if len(here) != len(then):
-        return  # the caller says which groups it has
-    was = {name: i for i, names in enumerate(then) for name in names}
-    moved = [
-        f"{name} was in {called(was[name], saved)}, and is in {called(i, groups)} here"
-        for i, names in enumerate(here)
-        for name in names
-        if was[name] != i
-    ]
-    if moved:
-        raise ValueError(
-            f"the saved optimizer has the same tensors in other groups: {'; '.join(moved[:3])}"
-            + (f"; and {len(moved) - 3} more" if len(moved) > 3 else "")
-            + ". Build this one with the groups that it had, for example with the same heads= of Muon.from_model"
-        )
-    place = next(i for i, (one, other) in enumerate(zip(theirs, mine, strict=True)) if one != other)
-    raise ValueError(
-        f"the saved optimizer has the same tensors in another order: tensor {place} was {theirs[place]}, and is "
-        f"{mine[place]} here. Register the layers in the order that they had, or load a distributed checkpoint "
-        "(torch.distributed.checkpoint), which finds tensors by name"
-    )
+    both = (("saved", [*then.keys() - here.keys()]), ("here", [*here.keys() - then.keys()]))
+    said = [f"{len(names)} only {where}, such as {few(sorted(names))}" for where, names in both if names]
+    raise ValueError(f"the saved optimizer has tensors of other names: {'; '.join(said)}")
+
+
+def few(said: Sequence[str], between: str = ", ") -> str:
+    """The first three of these, and how many more there are."""
+    return between.join(said[:3]) + (f"{between}and {len(said) - 3} more" if len(said) > 3 else "")
 
 
 def called(i: int, groups: Sequence[Mapping[str, Any]]) -> str:
@@ -336,18 +286,21 @@ def called(i: int, groups: Sequence[Mapping[str, Any]]) -> str:
     return f"group {i}" + (f" ({groups[i]['role']})" if "role" in groups[i] else "")
 
 
-def _names_of(groups: Sequence[Mapping[str, Any]]) -> list[list[str]] | None:
-    """The names of each group's tensors without wrappers; None if some have none, or two have the same."""
-    found = []
-    for group in groups:
+def _place(place: tuple[int, int], groups: Sequence[Mapping[str, Any]]) -> str:
+    return f"tensor {place[1]} in {called(place[0], groups)}"
+
+
+def _places_of(groups: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]] | None:
+    """The group and place of each tensor, by name without wrappers; None if some have none, or two have the same."""
+    found: dict[str, tuple[int, int]] = {}
+    for i, group in enumerate(groups):
         numbers = group["params"]
         # Distributed checkpoints number tensors by their names, in the order of the optimizer that loads them.
         named = numbers if all(isinstance(one, str) for one in numbers) else group.get("param_names") or ()
         if len(named) != len(numbers):
             return None
-        found.append([_WRAPPERS.sub("", name) for name in named])
-    names = [*chain.from_iterable(found)]
-    return found if len({*names}) == len(names) else None
+        found |= {_WRAPPERS.sub("", name): (i, place) for place, name in enumerate(named)}
+    return found if len(found) == sum(len(group["params"]) for group in groups) else None
 
 
 def _is_number(x: Any) -> bool:

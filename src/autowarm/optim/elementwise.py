@@ -1,7 +1,6 @@
 """Optimizers that need no matrix products: signSGD, Lion and normSGD."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Unpack
+from typing import ClassVar, Literal, Unpack
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
@@ -14,12 +13,7 @@ class _FromWeights(LMO):
     """An LMO whose momentum may start from the weights."""
 
     _rules: ClassVar[dict[str, Rule]] = {"": FromWeights()}
-    _own_options = frozenset({"momentum_init"})
-
-    def _check_group(self, options: Mapping[str, Any]) -> None:
-        super()._check_group(options)
-        if options["momentum_init"] not in ("zeros", "weights"):
-            raise ValueError(f'momentum_init must be "zeros" or "weights", got {options["momentum_init"]!r}')
+    _choices: ClassVar[dict[str, tuple[str, ...]]] = {"momentum_init": ("zeros", "weights")}
 
 
 class SignSGD(_FromWeights):

@@ -17,7 +17,6 @@ from ..modes import in_normal_mode
 from .checks import (
     LABELS,
     called,
-    check_betas,
     check_capture,
     check_complete,
     check_gradient,
@@ -28,8 +27,6 @@ from .checks import (
     instead_of,
     name_like_others,
     plain_numbers,
-    through,
-    unhooked,
 )
 from .partition import by_reading, partition
 from .step.agreement import Agreement
@@ -39,7 +36,7 @@ from .step.outliers import Outliers
 from .step.plan import Plans
 from .step.sharing import Shared
 from .step.update import Oracle, Rule, Update
-from .unused import Unused
+from .unused import UPDATES, Unused
 
 
 class Common(TypedDict, total=False):
@@ -119,6 +116,7 @@ class LMO(Optimizer):
     _rules: ClassVar[dict[str, Rule]] = {"": Oracle()}  # what updates the tensors, by a group's ``algorithm``
     # The options that are numbers, or pairs of them, and the ends of their ranges [0, end).
     _ends: ClassVar[dict[str, float]] = {"lr": math.inf, "weight_decay": math.inf, "momentum": 1.0}
+    _choices: ClassVar[dict[str, tuple[str, ...]]] = {}
     # Options that would have no effect in a group, and what to give instead.
     _not_of_a_group: ClassVar[dict[str, str]] = dict.fromkeys(
         ("max_nonfinite", "process_group", "skip_outliers"), "give it to the optimizer"
@@ -155,7 +153,7 @@ class LMO(Optimizer):
         self._prepare()
         self._skipped = SkippedUpdates(defaults.pop("max_nonfinite"))
         self._outliers, self._unused = Outliers(defaults.pop("skip_outliers")), Unused()
-        check_options(defaults, of_group=False)
+        check_options(defaults, self._ends, self._choices, of_group=False)
         super().__init__(params, plain_numbers(defaults))
 
     @classmethod
@@ -195,6 +193,7 @@ class LMO(Optimizer):
         name_like_others(param_group, self.param_groups)
         param_group["geometry"] = resolve(param_group.get("geometry", self.defaults["geometry"]))
         super().add_param_group(param_group)
+        self._unused.left = UPDATES
         try:
             self._check_tensors(self.param_groups[-1])
         except (ValueError, NotImplementedError):
@@ -203,10 +202,7 @@ class LMO(Optimizer):
 
     def _check_group(self, options: Mapping[str, Any]) -> None:
         """Raise ValueError if a group's option is out of range."""
-        check_options(options, of_group=True)
-        for name in self._ends:
-            if name.endswith("betas"):
-                check_betas(name, options[name])
+        check_options(options, self._ends, self._choices, of_group=True)
 
     def _check_tensors(self, group: dict[str, Any]) -> None:
         """Raise ValueError or NotImplementedError if the group's options cannot update its tensors."""
@@ -245,7 +241,8 @@ class LMO(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         found = self._step()
-        self._unused.look(type(self).__name__, self.param_groups, found=found, closure=closure is not None)
+        if self._unused.left or self._unused.empty or not found:
+            self._unused.look(type(self).__name__, self.param_groups, found=found, closure=closure is not None)
         return loss
 
     @in_normal_mode
@@ -309,8 +306,14 @@ class LMO(Optimizer):
             self._plans.geometries[id(geometry)] = geometry
         if not xs:
             return
-        if not _in_ranges(group, self._ends):
-            self._check_changed(group)
+        for name, end in self._ends.items():  # quick, because it is asked at each step
+            pair = name.endswith("betas")
+            several = group[name] if pair and type(group[name]) is tuple else (group[name],)
+            usual = len(several) == 1 + pair
+            for one in several:
+                usual &= type(one) is float and 0 <= one < end
+            if not usual:
+                self._check_changed(group)
         rule = self._rules[group.get("algorithm", "")]
         if xs[0].device.type != "cpu" and is_capturing(xs[0].device):
             ready = self._skipped.counts is not None and rule.ready(group, xs, self.state)
@@ -378,14 +381,17 @@ class LMO(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Like `torch.optim.Optimizer.state_dict`, with geometries as text; it loads with ``weights_only=True``."""
-        with unhooked(self, "_optimizer_state_dict_post_hooks") as after:
-            state = super().state_dict()
+        # Before the user's hooks, which see what we return.
+        with self.register_state_dict_post_hook(lambda _, state: self._describe(state), prepend=True):
+            return super().state_dict()
+
+    def _describe(self, state: dict[str, Any]) -> None:
+        """Add to a state what `_checked` compares, as text and numbers."""
         for group in state["param_groups"]:
             kept = sum(any(name in state["state"].get(i, ()) for name in self._keeps(group)) for i in group["params"])
             group |= {"geometry": repr(group["geometry"]), "optimizer": self._kind, "kept": kept}
         if self._outliers.seen is not None:
             state["param_groups"][0]["gradient_norms"] = self._outliers.seen.clone()
-        return through(after, self, state)
 
     @property
     def _kind(self) -> str:
@@ -407,16 +413,20 @@ class LMO(Optimizer):
                 option is out of range, or a momentum is missing, has a different shape or is not finite.
         """
         geometries = [group["geometry"] for group in self.param_groups]
+        given: dict[str, Any] = {}
+        # After the user's hooks that change a state, and before those that look at what was loaded.
         with (
-            unhooked(self, "_optimizer_load_state_dict_pre_hooks") as before,
-            unhooked(self, "_optimizer_load_state_dict_post_hooks") as after,
+            self.register_load_state_dict_pre_hook(lambda _, state: given.update(self._checked(state)) or given),
+            self.register_load_state_dict_post_hook(lambda _: self._restore(given, geometries), prepend=True),
         ):
-            state_dict = self._checked(through(before, self, state_dict))
             super().load_state_dict(state_dict)
-        numbers = (i for group in state_dict["param_groups"] for i in group["params"])
+
+    def _restore(self, given: dict[str, Any], geometries: list[Geometry]) -> None:
+        """Put right what PyTorch makes of a state: geometries that are text, and rounded or inference tensors."""
+        numbers = (i for group in given["param_groups"] for i in group["params"])
         for i, p in zip(numbers, self._params(), strict=True):
-            for name, saved in state_dict["state"].get(i, {}).items():
-                if name in _WIDE and saved.dtype != p.dtype:  # PyTorch has rounded it to the weight's dtype
+            for name, saved in given["state"].get(i, {}).items():
+                if name in _WIDE and saved.dtype != p.dtype:
                     self.state[p][name] = saved.to(p.device)
         for group, geometry in zip(self.param_groups, geometries, strict=True):
             group["geometry"] = geometry
@@ -424,10 +434,8 @@ class LMO(Optimizer):
             group.pop("kept", None)
             if (norms := group.pop("gradient_norms", None)) is not None:
                 self._outliers.seen = norms.to(self._params()[0].device, copy=True)
-        for state in self.state.values():  # a state read in inference mode could never be changed outside of it
+        for state in self.state.values():
             state |= {name: x.clone() for name, x in state.items() if isinstance(x, Tensor) and x.is_inference()}
-        for hook in after.values():
-            hook(self)
 
     def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Raise the ValueErrors of `load_state_dict` without loading anything."""
@@ -496,22 +504,3 @@ class LMO(Optimizer):
         """How a group's rate compares with the first group's, if they differ."""
         first, own = float(self.param_groups[0]["lr"]), float(group["lr"])
         return "" if own == first or not first else f" ({own / first:.3g} × the first group's)"
-
-
-def _in_ranges(group: Mapping[str, Any], ends: Mapping[str, float]) -> bool:
-    """Whether these options of a group, numbers or pairs of betas, are in [0, end). A tensor's value is not read.
-
-    It is asked at each step, so it is quick, and does not know NumPy's numbers.
-    """
-    for name, end in ends.items():
-        value = group[name]
-        pair = name.endswith("betas")
-        if pair and not (isinstance(value, (tuple, list)) and len(value) == 2):
-            return False
-        for one in value if pair else (value,):
-            if isinstance(one, (float, int)):
-                if not 0 <= one < end:  # as NaN is not, either
-                    return False
-            elif not (isinstance(one, Tensor) and one.numel() == 1):
-                return False
-    return True

@@ -66,6 +66,7 @@ class Muon(LMO):
         "adamw": AdamW(),
     }
     _ends: ClassVar[dict[str, float]] = LMO._ends | {"adamw_betas": 1.0, "adamw_eps": math.inf}
+    _choices: ClassVar[dict[str, tuple[str, ...]]] = {"algorithm": ("muon", "adamw")}
     _not_of_a_group = LMO._not_of_a_group | {
         **dict.fromkeys(("radius", "method", "steps", "dtype"), "give it geometry=Spectral(...)"),
         "betas": "use adamw_betas",
@@ -171,13 +172,6 @@ class Muon(LMO):
             # best.
             param_group["geometry"] = Sign()
         super().add_param_group(param_group)
-
-    def _check_group(self, options: Mapping[str, Any]) -> None:
-        super()._check_group(options)
-        if not (isinstance(options["adamw_eps"], (int, float)) and 0 <= options["adamw_eps"] < math.inf):
-            raise ValueError(f"adamw_eps must be finite and not negative, got {options['adamw_eps']!r}")
-        if options["algorithm"] not in self._rules:
-            raise ValueError(f'unknown algorithm {options["algorithm"]!r} of a group: use "muon" or "adamw"')
 
     def _check_tensors(self, group: dict[str, Any]) -> None:
         super()._check_tensors(group)

@@ -1,15 +1,16 @@
 """Several optimizers as one, so that one scheduler sets all their learning rates."""
 
 import math
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Mapping
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .checks import check_other, checked_state, through
+from .checks import check_as_many, checked_state, through
 from .lmo import LMO
 from .unused import Unused
 
@@ -59,7 +60,7 @@ class Together(Optimizer):
         super().__setstate__(state)
         self._unused = Unused()
         for one in self._ours():
-            one._unused.silent = True  # this one looks
+            one._unused.told = True  # this one looks
 
     def __getstate__(self) -> dict[str, Any]:
         return {"optimizers": self.optimizers, "defaults": self.defaults}
@@ -72,9 +73,9 @@ class Together(Optimizer):
         return [group for one in self.optimizers for group in one.param_groups]
 
     @property
-    def state(self) -> MutableMapping[Tensor, Any]:  # type: ignore[override]
-        """All states; writing an entry writes to the optimizer that owns the tensor."""
-        return _States(self.optimizers)
+    def state(self) -> Mapping[Tensor, Any]:  # type: ignore[override]
+        """All states, to be read: they belong to the optimizers."""
+        return MappingProxyType({p: state for one in self.optimizers for p, state in one.state.items()})
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("param_groups", "state"):
@@ -109,22 +110,16 @@ class Together(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self.check_step()  # each checks by itself, but others may have stepped by then
-        for one in self.optimizers:
+        # Others' may refuse their gradients, too, so they step before ours.
+        for one in sorted(self.optimizers, key=lambda one: 2 * isinstance(one, LMO) + isinstance(one, Together)):
             one.step()
         found = any(p.grad is not None for group in self.param_groups for p in group["params"])
-        self._unused.look(type(self).__name__, self.param_groups, found=found, closure=closure is not None)
+        if self._unused.left or self._unused.empty or not found:
+            self._unused.look(type(self).__name__, self.param_groups, found=found, closure=closure is not None)
         return loss
 
     def check_step(self) -> None:
-        """Run the checks of `step` on the present gradients without a step.
-
-        Raises:
-            ValueError, RuntimeError: see `LMO.step`; or a rate or a weight decay of another's optimizer is no finite
-                number, or its gradients are of another dtype than it takes.
-        """
-        for one in self.optimizers:
-            if not isinstance(one, (LMO, Together)):
-                check_other(one)
+        """Raise the errors of `LMO.step` that the present gradients would cause in ours, without a step."""
         for one in self._ours():
             one.check_step()
 
@@ -141,7 +136,9 @@ class Together(Optimizer):
         for one in self.optimizers:
             own = one.state_dict()
             state |= {first + i: value for i, value in own["state"].items()}
-            groups += [{**group, "params": [first + i for i in group["params"]]} for group in own["param_groups"]]
+            for group in own["param_groups"]:
+                entries = sum(len(own["state"].get(i, ())) for i in group["params"])
+                groups.append({**group, "params": [first + i for i in group["params"]], "entries": entries})
             first += sum(len(group["params"]) for group in own["param_groups"])
         return through(self._optimizer_state_dict_post_hooks, self, {"state": state, "param_groups": groups})
 
@@ -179,10 +176,15 @@ class Together(Optimizer):
             mine = saved[start : start + len(one.param_groups)]
             start += len(one.param_groups)
             renumbered = {old: new for new, old in enumerate(chain.from_iterable(group["params"] for group in mine))}
-            share = {
+            share: dict[str, Any] = {
                 "state": {renumbered[i]: v for i, v in state_dict["state"].items() if i in renumbered},
                 "param_groups": [{**group, "params": [renumbered[i] for i in group["params"]]} for group in mine],
             }
+            for here, group in zip(one.param_groups, share["param_groups"], strict=True):
+                if not isinstance(one, (LMO, Together)):
+                    check_as_many(here, group, share["state"])
+                if not isinstance(one, Together):
+                    group.pop("entries", None)
             if isinstance(one, (LMO, Together)):
                 one.check_state_dict(share)
             shares.append(share)
@@ -190,30 +192,3 @@ class Together(Optimizer):
 
     def __repr__(self) -> str:
         return "Together(\n" + ",\n".join(repr(one) for one in self.optimizers) + "\n)"
-
-
-class _States(MutableMapping[Tensor, Any]):
-    def __init__(self, optimizers: tuple[Optimizer, ...]) -> None:
-        self._all = [one.state for one in optimizers]
-        self._homes = {id(p): one.state for one in optimizers for group in one.param_groups for p in group["params"]}
-
-    def __getitem__(self, p: Tensor) -> Any:
-        return self._homes[id(p)][p]
-
-    def __contains__(self, p: object) -> bool:  # the default would ask for the entry, and so create it
-        return isinstance(p, Tensor) and p in self._homes.get(id(p), ())
-
-    def get(self, p: Tensor, default: Any = None) -> Any:
-        return self._homes[id(p)][p] if p in self else default
-
-    def __setitem__(self, p: Tensor, value: Any) -> None:
-        self._homes[id(p)][p] = value
-
-    def __delitem__(self, p: Tensor) -> None:
-        del self._homes[id(p)][p]
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return chain.from_iterable(self._all)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._all))

@@ -295,11 +295,15 @@ class _Run:
         return bool(self.skipped > before)
 
     def _state_of_schedule(self) -> dict[str, float | int | str]:
-        """The schedule's state for the log; empty for schedules of other packages."""
+        """The schedule's state for the log, of ours alone, and how many updates our optimizer has skipped, if any."""
+        skipped = getattr(self.optimizer, "skipped_updates", 0)
+        counted: dict[str, float | int | str] = {"skipped_updates": skipped} if skipped else {}
         if not isinstance(self.scheduler, AdaptiveWarmup):
-            return {}
+            return counted
         ended_by = self.scheduler.ended_by
-        return loggable_metrics(self.scheduler) | ({} if ended_by is None else {"autowarm/ended_by": ended_by})
+        return (
+            counted | loggable_metrics(self.scheduler) | ({} if ended_by is None else {"autowarm/ended_by": ended_by})
+        )
 
     def _bound(self, share: float) -> float:
         """Return the largest loss that does not count as divergence: `share` × the first, if `first_bounds` is set."""

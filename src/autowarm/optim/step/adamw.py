@@ -62,14 +62,15 @@ class AdamW:
     def update_(self, update: Update, plans: Plans) -> None:
         """See `update.Rule`."""
         for places, fused in zip(_by_kernel(update), (True, False), strict=True):
+            if not places:
+                continue
             own = update if len(places) == len(update.xs) else update.at(places)
             sizes: list[int] = []
             for x, m in zip(own.xs, own.state[0], strict=True):
                 sizes.append(2 * m.nbytes * (x.dtype != m.dtype))
-            if any(sizes):  # which take copies
-                for some in cut(sizes, own.xs[0].device):
-                    _step_(own[some], fused=fused)
-            elif places:
+            for some in cut(sizes, own.xs[0].device) if any(sizes) else ():  # which take copies
+                _step_(own[some], fused=fused)
+            if not any(sizes):
                 _step_(own, fused=fused)
 
 

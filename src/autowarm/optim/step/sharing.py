@@ -147,17 +147,11 @@ class Shared:
                 how: Any = {"shape": x.shape, "stride": x.stride(), "run_check": False}
                 wholes.append(DTensor.from_local(sent, x.device_mesh, x.placements, **how).full_tensor())  # type: ignore[attr-defined]
             answers = [torch.zeros_like(whole, dtype=own.xs[0].dtype) for whole in wholes]
-            bare = Update({"lr": 1.0, "weight_decay": 0.0}, answers, wholes, [])
-            _exchange_(geometry, _Given(), bare, layout, shapes[part], plans)
+            # Without a momentum, an oracle's directions are the gradients.
+            bare = Update({"lr": 1.0, "weight_decay": 0.0, "momentum": 0.0}, answers, wholes, [[]])
+            _exchange_(geometry, Oracle(), bare, layout, shapes[part], plans)
             updates = [_cut_like(x, answer) for x, answer in zip(given.xs[part], answers, strict=True)]
             rate.step_each_(own.xs[part], updates, [1.0] * len(updates))
-
-
-class _Given(Oracle):
-    """Follows the gradients themselves."""
-
-    def directions(self, update: Update, *, wanted: bool = True) -> list[Tensor]:
-        return update.gs
 
 
 def _described(x: Any) -> tuple[Any, ...]:

@@ -12,7 +12,6 @@ from autowarm.lab.config import (
     Point,
     RunConfig,
     ScheduleConfig,
-    SmoothnessConfig,
     SweepConfig,
 )
 from autowarm.lab.config.build import build, parse
@@ -203,12 +202,6 @@ def test_a_warm_up_of_no_steps_is_a_run_of_its_own() -> None:
     blocks: list[dict[str, Any]] = [{"schedule.kind": "linear", "schedule.warmup_steps": [0, 0.001]}]
     points = SweepConfig(base={"steps": 100}, cells={"a": {}}, grid=blocks).points()
     assert [point.run.schedule.warmup_steps for point in points] == [0, 1]
-
-
-def test_smoothness_windows_follow_from_the_schedule() -> None:
-    run = build(RunConfig, {"schedule.kind": "linear", "schedule.warmup_steps": 9, "steps": 50}, "x")
-    config = SmoothnessConfig(run=run, rates={"muon": 0.01, "lion": 0.001}, windows={"lion": [5, 20]})
-    assert (config.window_of("muon"), config.window_of("lion")) == ((9, 50), (5, 20))
 
 
 def test_a_point_is_named_by_cell_schedule_and_axes() -> None:

@@ -2,9 +2,9 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -13,8 +13,9 @@ from transformers import AutoModelForCausalLM
 from autowarm.lab.config import LabError, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.tasks import make_task
 from autowarm.lab.tasks.models import token_loss
-from autowarm.lab.training.loop import Watch, train
+from autowarm.lab.training.loop import train
 from autowarm.lab.training.optimizers import evaluating, keep_ema, make_optimizer
+from autowarm.lab.training.setup import Setup
 from autowarm.lab.training.stopping import Interrupted
 
 CASES = {
@@ -77,15 +78,14 @@ def test_an_average_of_the_weights_is_judged_beside_them_and_resumed(run: RunCon
     run = dataclasses.replace(run, optimizer=optimizer, schedule=schedule, ema=0.5)
     seen: list[torch.Tensor] = []
 
-    def watch(model: torch.nn.Module, _: torch.optim.Optimizer) -> Watch:
-        @contextmanager
-        def watched(work: Callable[[], torch.Tensor]) -> Iterator[torch.Tensor]:
-            yield work()
-            seen.append(model.get_parameter("model.norm.weight").detach().clone())
+    class Watched(Setup):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            norm = self.model.get_parameter("model.norm.weight")
+            self.optimizer.register_step_post_hook(lambda *_: seen.append(norm.detach().clone()))
 
-        return watched
-
-    straight = train(run, tmp_path / "straight", watch=watch)
+    with mock.patch("autowarm.lab.training.loop.Setup", Watched):
+        straight = train(run, tmp_path / "straight")
     expected = seen[0]
     for weights in seen[1:]:
         expected = 0.5 * expected + 0.5 * weights

@@ -24,8 +24,7 @@ def make(results: Results) -> list[Path]:
     Only runs with existing folders have curves.
     """
     folder = results.folder
-    store = folder / (results.document["config"].get("store") or "runs")
-    curves = [(one, some) for one in results.summaries if (some := figures.curves_of(one, results.rows, store))]
+    curves = [(one, some) for one in results.summaries if (some := figures.curves_of(one, results))]
     paths = []
     if swept := [summary for summary in results.summaries if summary.manual]:
         paths += figures.save(figures.paired_figure(swept), folder / "sweep")

@@ -43,6 +43,11 @@ class Results:
         """The error messages of failed runs, by name. Failed runs have no row."""
         return self.document.get("failed", {})
 
+    def folder_of(self, row: Row) -> Path | None:
+        """The folder of a run, if it is still there."""
+        store = self.folder / (self.document["config"].get("store") or "runs")
+        return next(store.glob(f"*-{row['id']}"), None)
+
     def __str__(self) -> str:
         console = Console(width=100, highlight=False)
         with console.capture() as captured:

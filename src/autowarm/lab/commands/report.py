@@ -41,8 +41,8 @@ def _show(results: "Results", files: Sequence[Path]) -> None:
         console.out(str(path))
 
 
-def make_and_show(config: CompareConfig | SweepConfig, own: Any = None) -> int:
-    """Make a plan's runs and show what came out."""
+def make_and_show(config: CompareConfig | SweepConfig, own: Any = None) -> "Results":
+    """Make a plan's runs, show what came out, and return it."""
     with as_usage_error():  # before anything slow is imported
         points = config.points()
 
@@ -57,15 +57,15 @@ def make_and_show(config: CompareConfig | SweepConfig, own: Any = None) -> int:
         display.note("drawing figures")
         files = report.make(results)
     _show(results, files)
-    complain(results.failed)
-    return 0
+    return results
 
 
-def complain(failed: Mapping[str, str]) -> None:
-    """Raise LabError if runs failed, listing each distinct message once with its runs."""
+def complain(failed: Mapping[str, str]) -> int:
+    """Return 0; raise LabError if runs failed, listing each distinct message once with its runs."""
     said: dict[str, list[str]] = {}
     for label, message in failed.items():
         said.setdefault(message, []).append(label)
     if said:
         listed = "\n".join(f"  {', '.join(labels)}: {message}" for message, labels in said.items())
         raise LabError(f"failed runs: {len(failed)} (error.txt in a run's folder says where)\n{listed}")
+    return 0

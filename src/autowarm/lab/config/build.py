@@ -188,6 +188,15 @@ def take(argv: Sequence[str], option: str) -> tuple[str | None, list[str]]:
     return found.value, rest
 
 
+def take_task(argv: Sequence[str], key: str = "task") -> tuple[str | None, list[str]]:
+    """Return the place FILE.py:NAME of the user's own task and the other words; a task of the lab stays a key."""
+    place, rest = take(argv, "--task")
+    if place is None:
+        place, rest = take(argv, f"--{key}")
+    own = place is None or ":" in place or place.endswith(".py")
+    return (place, rest) if own else (None, [f"--{key}", str(place), *rest])
+
+
 def _parser(config_class: type[Any]) -> Any:
     import jsonargparse
 

@@ -272,60 +272,6 @@ def _updates(warmup: float, steps: int) -> int:
     return max(int(warmup > 0), round(warmup * steps)) if is_share else round(warmup)
 
 
-@dataclass(frozen=True)
-class SmoothnessConfig:
-    """Curvature over the gap along one run of each optimizer (paper, Table "assumption_hyperparams").
-
-    Args:
-        run: settings that all runs share, with a linear schedule; the measurement sets the optimizer and the steps.
-        rates: the optimizers to run, each with its peak rate.
-        steps: updates of each optimizer's run; `run.steps` for those not given.
-        options: further keyword arguments of each optimizer's `from_model`.
-        windows: steps [first, last) of each optimizer's windowed fit; for those not given, the steps after warm-up.
-        every: measure every n-th step.
-        target_loss: f*.
-        out: folder of the measurements, the fits and the figures.
-    """
-
-    run: RunConfig = field(default_factory=RunConfig)
-    rates: dict[str, float] = field(default_factory=lambda: {"lion": 1e-3, "muon": 3e-3, "normsgd": 3e-2})
-    steps: dict[str, int] = field(default_factory=dict)
-    options: dict[str, dict[str, Any]] = field(default_factory=dict)
-    windows: dict[str, list[int]] = field(default_factory=dict)
-    every: int = 1
-    target_loss: float = 0.0
-    out: str = "runs/smoothness"
-
-    def __post_init__(self) -> None:
-        require(len(self.rates) > 0, "rates must not be empty")
-        require(self.every > 0, f"every must be at least 1, got {self.every}")
-        require(self.run.schedule.kind == "linear", f"the schedule must be linear, got {self.run.schedule.kind}")
-        for key in ("rates", "steps", "options", "windows"):
-            for name in getattr(self, key):
-                check(key, name, OPTIMIZERS, "optimizer")
-        for name, window in self.windows.items():
-            require(len(window) == 2 and window[0] < window[1],
-                    f"windows.{name} must be two steps, [first, last), got {window}")  # fmt: skip
-        for name in self.rates:
-            try:
-                self.run_of(name)
-            except ValueError as error:
-                raise ValueError(f"the run of {name}: {error}") from None
-
-    def run_of(self, name: str) -> RunConfig:
-        """Return the run of one optimizer."""
-        if name not in self.rates:
-            raise LabError(f"rates has no {name}; {nearest(name, self.rates)}")
-        options = {**self.run.optimizer.options, **self.options.get(name, {})}
-        optimizer = dataclasses.replace(self.run.optimizer, name=name, lr=self.rates[name], options=options)
-        return dataclasses.replace(self.run, optimizer=optimizer, steps=self.steps.get(name, self.run.steps))
-
-    def window_of(self, name: str) -> tuple[int, int]:
-        """Return the steps [first, last) of the windowed fit."""
-        first, last = self.windows.get(name, [self.run.schedule.warmup_steps or 0, self.run_of(name).steps])
-        return first, last
-
-
 @described
 @dataclass(frozen=True)
 class FindRateConfig:
@@ -364,7 +310,6 @@ class FigureConfig(Where):
         figures: folder for the figures and tables.
         out: folder of runs and measurements; null is runs/SCALE.
         override: keys that override those of the sweeps, such as {steps: 20} for a quick test.
-        measure: keys that override those of the preset smoothness-SCALE, for the figures of curvature.
         seeds: seeds to use instead of the sweeps' own.
     """
 
@@ -373,7 +318,6 @@ class FigureConfig(Where):
     figures: str = "figures"
     out: str | None = None
     override: dict[str, Any] = field(default_factory=dict)
-    measure: dict[str, Any] = field(default_factory=dict)
     seeds: list[int] | None = None
 
     def __post_init__(self) -> None:

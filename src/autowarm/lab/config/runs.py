@@ -179,6 +179,8 @@ class EngineConfig:
             server and writes to `wandb/` in the run's folder, for `wandb sync`.
         curvature_every: log the paper's K^t at every n-th update, which then costs about 2.1 plain ones, and with the
             evaluations the share of these points above their fit K0 + K1Δ + K2Δ²; 0 for none.
+        sharpness_every: log the Hessian's largest eigenvalue, on the first validation batch, before every n-th update;
+            0 for none.
         keep_weights: leave the final weights and TensorBoard's events in the run's folder.
     """
 
@@ -191,6 +193,7 @@ class EngineConfig:
     eval_every: int = 0
     wandb: str | None = None
     curvature_every: int = 0
+    sharpness_every: int = 0
     keep_weights: bool = True
 
 
@@ -198,8 +201,8 @@ class EngineConfig:
 _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("model.layers model.ff model.seq_len model.heads steps batch_size eval_batches checkpoint_every engine.accumulate "
      "engine.keep_checkpoints data.max_bytes", lambda x: x > 0, "be at least 1"),
-    ("engine.eval_every engine.curvature_every model.experts model.router_loss data.workers data.mixup data.cutmix "
-     "clip optimizer.weight_decay", lambda x: 0 <= x < math.inf, "not be negative"),
+    ("engine.eval_every engine.curvature_every engine.sharpness_every model.experts model.router_loss data.workers "
+     "data.mixup data.cutmix clip optimizer.weight_decay", lambda x: 0 <= x < math.inf, "not be negative"),
     ("model.init_scale model.norm_eps optimizer.lr schedule.sigma_f2 schedule.peak_gap",
      lambda x: 0 < x < math.inf, "be positive and finite"),
     ("model.vocab_size", lambda x: 256 < x <= 65536, "be from 257 (bytes and an end mark) to 65536"),

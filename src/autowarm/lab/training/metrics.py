@@ -14,8 +14,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import yaml
 
-from autowarm.smoothness import fit
-
 from ..config import LabError, RunConfig
 from ..files import read_object, sha256, write_atomically
 
@@ -220,6 +218,8 @@ class MetricsLog:
 
     def curvature_above(self) -> float | None:
         """Return the share of points of K^t above K0 + K1Δ + K2Δ², fitted to all of them; None if they are too few."""
+        from autowarm.smoothness import fit  # imports torch, which reading metrics does not need
+
         losses, values = np.array([pair for pair in self._curvature if np.isfinite(pair).all()]).reshape(-1, 2).T
         return fit(losses, values).above if len(np.unique(losses)) > 3 else None  # f* only moves the coefficients
 

@@ -95,12 +95,6 @@ def test_options_without_effect_are_refused(
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize("kind", ["polyak", "warmup-only"])
-def test_every_kind_that_needs_a_target_loss_takes_it(kind: str) -> None:
-    words = ["--schedule.kind", kind, "--schedule.target_loss", "1", "--schedule.div", "5", "--clip", "0"]
-    assert main(["train", *TINY, *words, "--dry-run"]) == 0
-
-
 @pytest.mark.long
 def test_a_run_that_learns_nothing_is_told_from_one_that_explodes(
     corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -206,7 +206,7 @@ _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("model.init_scale model.norm_eps optimizer.lr schedule.sigma_f2 schedule.peak_gap",
      lambda x: 0 < x < math.inf, "be positive and finite"),
     ("model.vocab_size", lambda x: 256 < x <= 65536, "be from 257 (bytes and an end mark) to 65536"),
-    ("data.label_smoothing ema", lambda x: 0 <= x < 1, "be from 0 to below 1"),
+    ("data.label_smoothing", lambda x: 0 <= x < 1, "be from 0 to below 1"),
     ("schedule.div", lambda x: 1 < x < math.inf, "be above 1 and finite"),
     ("schedule.target_loss", math.isfinite, "be finite"),
     ("seed order", lambda x: 0 <= x < 2**63, "be from 0 to 2⁶³ − 1"),
@@ -233,8 +233,6 @@ class RunConfig:
         eval_batches: number of validation batches, the same ones for every run.
         whole_validation: at the end evaluate on the whole validation part instead, in batches that do not overlap. A
             last batch that is not full is left out, so compare runs of one `batch_size`.
-        ema: decay per update of an exponential moving average of the weights, which is evaluated beside them, as
-            val_ema_loss and so on, and stored in the folder `ema`; 0 for none.
         checkpoint_every: steps between checkpoints.
         engine: how the run is computed.
         as_the_authors: repeat what the code of the paper's authors does otherwise than ours: their model's start and
@@ -254,7 +252,6 @@ class RunConfig:
     clip: float = 0.5
     eval_batches: int = 64
     whole_validation: bool = False
-    ema: float = 0.0
     checkpoint_every: int = 100
     engine: EngineConfig = field(default_factory=EngineConfig)
     as_the_authors: bool = False
@@ -322,7 +319,6 @@ class RunConfig:
         whose = "the paper's Algorithm 1" if schedule.kind == "paper" else schedule.kind
         require(not kind.needs_target or schedule.target_loss is not None,
                 f"{whose} needs schedule.target_loss, its f*")  # fmt: skip
-        require(schedule.kind != "polyak" or self.clip == 0, "polyak measures whole gradients, so it needs clip: 0")
 
     @property
     def data_seed(self) -> int:

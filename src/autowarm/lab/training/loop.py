@@ -9,8 +9,8 @@ A run is a folder::
                        curvature along the step in ℓ2; with `engine.sharpness_every` the Hessian's λ_max
     events.out.*       the same for TensorBoard
     checkpoint-STEP/   the newest few, while the run lasts; those with healthy weights if it diverges
-    model.safetensors  the final weights, with a config.json so that transformers can load them; their average in ema/;
-                       if the run diverges, the weights of its newest healthy checkpoint
+    model.safetensors  the final weights, with a config.json so that transformers can load them; if the
+                       run diverges, those of its newest healthy checkpoint
     result.json        written at the end, with checksums of the weights and the metrics
 
 Called again on such a folder, `train` resumes from the newest intact checkpoint. The result is bit-identical to that of
@@ -53,7 +53,7 @@ from ..tasks.models import save_weights
 from .checkpoint import Checkpoints, origin, own_checkpoints, resume_or_claim, step_of, whole_weights
 from .content import attributes, warn_of_changed
 from .metrics import MetricsLog, OnStep, Progress, copy_metrics, finite, identity, read_metrics, run_id
-from .optimizers import at_ema, evaluating, unchanged
+from .optimizers import evaluating, unchanged
 from .parallel import Ranks, joined
 from .schedules import advance, load_state, lower, make_scheduler, recovers, warmup_length
 from .setup import Setup, precision_of
@@ -94,7 +94,8 @@ def train(
     with joined(config.engine) as ranks, ExitStack() as held:
         if own is not None:  # the backward pass and the optimizers also run the user's code
             held.enter_context(blamed(own.file, "in training", passing=(Interrupted,)))
-        ranks.agree(identity(config, ""))
+        if ranks.world > 1:
+            ranks.agree(identity(config, ""))
         if config.task is not None and ranks.world > 1:
             raise LabError(f"the task {config.task!r} runs on one process and there are {ranks.world} ranks")
 
@@ -108,13 +109,14 @@ def train(
         ranks.agree(who)  # compares the data too: machines may hold different files under one name
         if resume_from is not None:
             who["resumes"] = ranks.first(lambda: origin(resume_from, config))
-        ran_as = {**who, "precision": precision_of(config, ranks.device), "task": dict(own.attributes) if own else {}}
+        precision = precision_of(config, ranks.device)
+        ran_as = {**who, "precision": precision, "task": dict(own.attributes) if own else {}}
         if (result := ranks.first(lambda: resume_or_claim(folder, ran_as))) is not None:
             return result
         with warnings.catch_warnings(record=True) as caught:
             # Keep schedulers' warnings with the result instead of printing them between the progress of many runs.
             warnings.simplefilter("always")
-            run = _Run(config, folder, task, ranks, run_id(who), stop or Stop(), caught, resume_from)
+            run = _Run(config, folder, task, ranks, precision, run_id(who), stop or Stop(), caught, resume_from)
             return run.finish(on_step)
 
 
@@ -122,7 +124,7 @@ class _Run:
     """One run, starting from its folder's last checkpoint."""
 
     def __init__(
-        self, config: RunConfig, folder: Path, task: Task, ranks: Ranks, name: str, stop: Stop,
+        self, config: RunConfig, folder: Path, task: Task, ranks: Ranks, precision: str, name: str, stop: Stop,
         caught: list[warnings.WarningMessage], start: Path | None,
     ) -> None:  # fmt: skip
         self.config, self.folder, self.task, self.ranks, self.name = config, folder, task, ranks, name
@@ -130,7 +132,7 @@ class _Run:
         self.rows = ranks.rows(config)
         # Tokens, or images, of a step. A small task and a user's own have batches of their own size.
         self.counted = None if config.task is not None else config.batch_size * task.per_example
-        self.setup = setup = Setup(config, task, ranks)
+        self.setup = setup = Setup(config, task, ranks, precision)
         self.model, self.net, self.optimizer = setup.model, setup.net, setup.optimizer
         self.scheduler = make_scheduler(self.optimizer, self._schedule(), config.steps, self.model)
         self.guard: Any = getattr(self.scheduler, "_guard", None)
@@ -207,13 +209,11 @@ class _Run:
         if progress.diverged and keeps:
             earlier = [path.name for path in own_checkpoints(self.folder) if step_of(path) != config.steps]
             result["resume_from"] = earlier[-1] if earlier else None
-        if config.ema and keeps:
-            with at_ema(self.optimizer):
-                self._keep_weights(self.folder / "ema")
         with evaluating(self.optimizer), self.stop.gently():  # the weights that were judged
-            if keeps:
-                self._keep_weights(self.folder)
+            weights = whole_weights(self.model, self.ranks) if keeps else None
             if self.ranks.rank == 0:
+                if keeps:
+                    save_weights(self.model, self.folder, weights)
                 result["files"] = {name: sha256(path) for name in _KEPT if (path := self.folder / name).exists()}
                 write_json(self.folder / "result.json", result)
             if not (progress.diverged and keeps):
@@ -228,12 +228,6 @@ class _Run:
                 return True
             self.checkpoints.drop(newest=1)
         return False
-
-    def _keep_weights(self, folder: Path) -> None:
-        weights = whole_weights(self.model, self.ranks)
-        if self.ranks.rank == 0:
-            folder.mkdir(exist_ok=True)
-            save_weights(self.model, folder, weights)
 
     def _train(self, on_step: OnStep | None, log: MetricsLog) -> None:
         config, progress = self.config, self.progress
@@ -344,13 +338,10 @@ class _Run:
             return sharpness(lambda: self.task.loss(self.model, piece), params, iterations=25, tolerance=1e-2)
 
     def _judge(self, whole: bool = False) -> dict[str, float]:
-        """Evaluate the weights to be judged, and their average if there is one; the time counts as evaluation's."""
+        """Evaluate the weights to be judged; the time counts as evaluation's."""
         began = time.perf_counter()
         with evaluating(self.optimizer):
             found = self.evaluate(whole=whole)
-        if self.config.ema:
-            with at_ema(self.optimizer):
-                found |= {f"ema_{name}": value for name, value in self.evaluate(whole=whole).items()}
         self.progress.eval_seconds += time.perf_counter() - began
         return found
 

@@ -148,7 +148,7 @@ def test_options_reach_their_optimizer_alone() -> None:
     config = CompareConfig(rates={"lion": [1e-3], "muon": [1e-2]}, options={"lion": {"betas": [0.9, 0.95]}})
     found = {run.optimizer.name: run.optimizer.options for run in (point.run for point in config.points())}
     assert found == {"lion": {"betas": [0.9, 0.95]}, "muon": {}}
-    with pytest.raises(ValueError, match="options: unknown optimizer 'lyon'; did you mean 'lion'"):
+    with pytest.raises(LabError, match="options: unknown optimizer 'lyon'; did you mean 'lion'"):
         CompareConfig(options={"lyon": {}}).points()
 
 
@@ -233,7 +233,7 @@ def test_a_sweep_leaves_out_no_run_in_silence(grid: list[dict[str, Any]], messag
 def test_a_comparison_leaves_out_no_run_in_silence() -> None:
     with pytest.raises(LabError, match="differ in optimizer.lr"):
         CompareConfig(rates={"muon": [0.0012345671, 0.0012345679]}).points()
-    with pytest.raises(ValueError, match="the plan has no runs"):
+    with pytest.raises(LabError, match="the plan has no runs"):
         CompareConfig(rates={"muon": []}).points()
 
 

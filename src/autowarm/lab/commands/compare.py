@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from ..config import CompareConfig, LabError
 from ..config.build import build, leaves, parse, plain, take_task
 from ..config.yaml_files import merged, nested
-from ..errors import as_usage_error
 from .report import complain, make_and_show
 
 if TYPE_CHECKING:
@@ -26,7 +25,8 @@ _SET_HERE = {"run.seed": "seeds", "run.optimizer.name": "rates", "run.optimizer.
 def run(argv: list[str]) -> int:
     """Compare the adaptive warm-up with hand-set ones, and show what came out."""
     about = "Compare the adaptive warm-up with hand-set ones. If interrupted, run the same command to continue."
-    return complain(make_and_show(*asked(argv, "compare", about, preset="demo")).failed)
+    config, own = asked(argv, "compare", about, preset="demo")
+    return complain(make_and_show(config, config.points(), own).failed)
 
 
 def asked(
@@ -106,8 +106,7 @@ def compare(
         values["rates"] = chosen["rates"]  # replace the task's own rates instead of adding to them
     config = build(CompareConfig, values, "compare")
     config, own = bring(task, config, Path(config.out), config.rates)
-    with as_usage_error():
-        points = config.points()
+    points = config.points()
     display = Display()
     with Stop(), display:
         results = make(config, points, display, own)

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import CompareConfig, SweepConfig
+from ..config import Plan, Point
 from ..config.build import Parser
-from ..errors import LabError, as_usage_error
+from ..errors import LabError
 from ..folders import claim
 
 if TYPE_CHECKING:
@@ -40,11 +40,8 @@ def _show(results: "Results", files: Sequence[Path]) -> None:
         console.out(str(path))
 
 
-def make_and_show(config: CompareConfig | SweepConfig, own: Any = None) -> "Results":
+def make_and_show(config: Plan, points: Sequence[Point], own: Any = None) -> "Results":
     """Make a plan's runs, show what came out, and return it."""
-    with as_usage_error():  # before anything slow is imported
-        points = config.points()
-
     from ..analysis import report
     from ..execution.display import Display
     from ..execution.engine import make

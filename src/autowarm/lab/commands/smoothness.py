@@ -18,13 +18,12 @@ def run(argv: list[str]) -> int:
     keys = {word.partition("=")[0] for word in argv}
     if keys & {"--task", "--run.task"}:
         config, own = asked(argv, "smoothness", about, usual={**_OF_A_TASK, "out": "runs/smoothness"})
-        results = make_and_show(config, own)
+        results = make_and_show(config, config.points(), own)
     else:
         also = {"--task": "a small task of the lab, or your own, FILE.py:NAME; then options are those of compare"}
-        results = make_and_show(
-            parse(argv, SweepConfig, "smoothness", about, preset="tiny/smoothness", shown=SHOWN, also=also,
-                  defaults={"out": "runs/smoothness"})
-        )  # fmt: skip
+        sweep = parse(argv, SweepConfig, "smoothness", about, preset="tiny/smoothness", shown=SHOWN, also=also,
+                      defaults={"out": "runs/smoothness"})  # fmt: skip
+        results = make_and_show(sweep, sweep.points())
 
     from autowarm.plotting import styled
 

@@ -10,4 +10,5 @@ SHOWN = ("out", "seeds", "workers", "base", "cells", "grid", "override", "only",
 def run(argv: list[str]) -> int:
     """Make the runs of a grid, each once, and show what came out."""
     about = "Make the runs of a grid, each once. If interrupted, the same command continues where it stopped."
-    return complain(make_and_show(parse(argv, SweepConfig, "sweep", about, shown=SHOWN)).failed)
+    config = parse(argv, SweepConfig, "sweep", about, shown=SHOWN)
+    return complain(make_and_show(config, config.points()).failed)

@@ -6,7 +6,7 @@
 """
 
 from ..errors import LabError, UsageError, differences, nearest, printable, require
-from .plans import CompareConfig, FigureConfig, FindRateConfig, Point, SweepConfig, Where
+from .plans import CompareConfig, FigureConfig, FindRateConfig, Plan, Point, SweepConfig, Where
 from .runs import (
     LLAMA_124M,
     LLAMA_210M,
@@ -20,6 +20,6 @@ from .runs import (
 
 __all__ = [
     "LLAMA_124M", "LLAMA_210M", "CompareConfig", "DataConfig", "EngineConfig", "FigureConfig",
-    "FindRateConfig", "LabError", "ModelConfig", "OptimizerConfig", "Point", "RunConfig", "ScheduleConfig",
+    "FindRateConfig", "LabError", "ModelConfig", "OptimizerConfig", "Plan", "Point", "RunConfig", "ScheduleConfig",
     "SweepConfig", "UsageError", "Where", "differences", "nearest", "printable", "require",
 ]  # fmt: skip

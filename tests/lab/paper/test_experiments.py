@@ -116,17 +116,3 @@ def test_a_figure_of_curvature_makes_the_runs_of_its_cells_alone(
     assert "all 1 runs are finished" in capsys.readouterr().out
     assert main(["figure", "smoothness-signsgd"]) == 2
     assert "smoothness-signsgd has no runs at scale tiny: give --scale paper" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["abblation-variance"], "unknown figure 'abblation-variance'; did you mean 'ablation-variance'?"),
-        (["all", "--scale", "huge"], "scale: unknown 'huge'; known are horizon, paper, tiny"),
-        (["all", "--engine", "rya"], "engine: unknown 'rya'; did you mean 'ray'?"),
-        ([], "figure needs a name, or all"),
-    ],
-)
-def test_wrong_input_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["figure", *words]) == 2
-    assert message in capsys.readouterr().err

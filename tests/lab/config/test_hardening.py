@@ -51,6 +51,12 @@ def test_a_hostile_file_is_refused_in_a_line(
         assert len(said) < 1500
 
 
+@pytest.mark.parametrize("text", ["a: &a [*a]", "a: &a {b: *a}", "[" * 200 + "]" * 200, BOMB])
+def test_yaml_that_would_exhaust_its_reader_is_refused_for_that(text: str) -> None:
+    with pytest.raises(yaml.YAMLError, match="nested|more than"):
+        load_yaml(text)
+
+
 @pytest.mark.parametrize("name", ["WORLD_SIZE", "RANK", "LOCAL_RANK"])
 def test_a_variable_of_torchrun_that_is_no_number(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

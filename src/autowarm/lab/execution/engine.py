@@ -127,16 +127,10 @@ def longer(planned: Sequence[Planned], summaries: Sequence[Summary]) -> list[Poi
     return list(found.values())
 
 
-def execute(
-    planned: Sequence[Planned],
-    display: Display,
-    where: Where,
-    others: Sequence[Job] = (),
-    on_row: OnRow | None = None,
-) -> dict[str, str]:
-    """Make the unfinished runs, each folder once, and other jobs; return the messages of those that failed."""
+def execute(planned: Sequence[Planned], display: Display, where: Where, on_row: OnRow | None = None) -> dict[str, str]:
+    """Make the unfinished runs, each folder once; return the messages of those that failed."""
     todo = {run.folder: run for run in planned if not run.finished}
-    jobs = [*others, *(run.job() for run in todo.values())]
+    jobs = [run.job() for run in todo.values()]
     done = len({run.folder for run in planned}) - len(todo)
     if not jobs:
         display.begin([], done=done, workers=0)

@@ -5,6 +5,7 @@ python docs/figures.py [NAME ...]
 Those of the studies, `first`, `regret`, `recovery` and `which-rate`, are made by `python -m studies pages`.
 """
 
+import csv
 import dataclasses
 import json
 import os
@@ -14,9 +15,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from matplotlib.figure import Figure
 
 from autowarm import AdaptiveWarmup, Lion
@@ -25,9 +28,9 @@ from autowarm.lab.calibration import CalibrateConfig
 from autowarm.lab.calibration.authors import authors_peak_gap
 from autowarm.lab.calibration.calibrate import calibration
 from autowarm.lab.calibration.calibrate import figure as calibration_figure
-from autowarm.lab.config import SmoothnessConfig, SweepConfig
+from autowarm.lab.config import SweepConfig
 from autowarm.lab.config.build import parse
-from autowarm.lab.paper.experiments import GALLERY
+from autowarm.lab.paper.experiments import GALLERY, sweep_config
 from autowarm.lab.paper.gallery import Sources
 from autowarm.lab.training.schedules import hand_set
 from autowarm.plotting import BLUE, GREY, ORANGE, styled
@@ -60,7 +63,7 @@ def main(names: list[str]) -> None:
 
 def drawings(folder: Path) -> dict[str, Callable[[], Figure | str]]:
     """What makes each figure or table, by its name; `folder` holds stored results as `autowarm figure` leaves them."""
-    sources = Sources(folder, _curvature(), "horizon")
+    sources = Sources(folder, "horizon")
     stored = {path.stem for path in DOCS.glob("figures/*.*")}
     found: dict[str, Callable[[], Figure | str]] = {
         name: partial(entry.make, sources) for name, entry in GALLERY.items() if name in stored
@@ -74,7 +77,7 @@ def drawings(folder: Path) -> dict[str, Callable[[], Figure | str]]:
 
 
 def laid_out(folder: Path) -> Path:
-    """The folder, with the stored results in it: sweeps each in a folder of its own, measurements as files."""
+    """The folder, with the stored results in it: sweeps each in a folder of its own."""
     for path in DATA.glob("horizon/*.json"):
         (folder / path.stem).mkdir()
         os.symlink(path.resolve(), folder / path.stem / "results.json")
@@ -83,13 +86,23 @@ def laid_out(folder: Path) -> Path:
         config = SweepConfig(**json.loads(path.read_text(encoding="utf-8"))["config"])
         runs = [{"cell": point.cell, "config": dataclasses.asdict(point.run)} for point in config.points()]
         (folder / path.stem / "manifest.json").write_text(json.dumps({"runs": runs}), encoding="utf-8")
-    for path in [*DATA.glob("smoothness-*.json"), DATA / "edge-of-stability.json"]:
-        os.symlink(path.resolve(), folder / path.name)
+    rows = []
+    for point in sweep_config("smoothness", "horizon", folder, {}, None).points():
+        run, place = point.run, folder / "runs" / f"x-{point.cell}"
+        place.mkdir(parents=True)
+        (place / "config.yaml").write_text(yaml.safe_dump({"config": dataclasses.asdict(run)}), encoding="utf-8")
+        steps: list[dict[str, Any]] = [{"step": step, "loss": None} for step in range(1, run.steps + 1)]
+        with (DATA / "curvature" / f"{point.cell}.csv").open(encoding="utf-8", newline="") as file:
+            for line in csv.DictReader(file):
+                steps[int(line["step"]) - 1] |= {key: json.loads(text) for key, text in line.items() if text}
+        (place / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in steps), encoding="utf-8")
+        cell = {"name": point.cell, "optimizer": point.cell, "lr": run.optimizer.lr, "steps": run.steps}
+        row = {"id": point.cell, "cell": cell, "optimizer": point.cell, "schedule": "linear", "seed": 0, "seconds": 0}
+        rows.append(row | {"warmup_steps": run.schedule.warmup_steps, "val_loss": None, "diverged": False})
+    document = {"schema": 1, "environment": {}, "corpus": {}, "config": {"store": "../runs"}, "runs": rows}
+    (folder / "smoothness").mkdir()
+    (folder / "smoothness" / "results.json").write_text(json.dumps(document), encoding="utf-8")
     return folder
-
-
-def _curvature() -> SmoothnessConfig:
-    return parse([], SmoothnessConfig, "smoothness", "", preset="smoothness-horizon")
 
 
 def _calibration() -> Figure:

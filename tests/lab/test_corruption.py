@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import logging
-import math
 import pickle
 import random
 import shutil
@@ -293,19 +292,3 @@ def test_a_damaged_results_json_is_refused_by_name(
     assert "results.json" in error
     assert error.count("\n") == 1
     assert contents(tmp_path) == before
-
-
-def test_a_results_json_of_strange_rows_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = dict(stored(tmp_path).document)
-    for broken in (
-        {**whole, "runs": {}}, {**whole, "config": None}, {**whole, "runs": [7]}, {**whole, "corpus": "x"},
-        {**whole, "runs": [{**whole["runs"][0], "id": "../../elsewhere"}]}, {**whole, "failed": [1]},
-        {**whole, "config": {"store": 5}},
-        *({**whole, "runs": [{**whole["runs"][0], name: value}, *whole["runs"][1:]]} for name, value in (
-            ("val_loss", math.nan), ("optimizer", None), ("schedule", {}), ("warnings", None))),
-    ):  # fmt: skip
-        (tmp_path / "results.json").write_text(json.dumps(broken))
-        assert main(["report", str(tmp_path)]) == 1
-        error = capsys.readouterr().err
-        assert "results.json is damaged" in error
-        assert "traceback" not in error

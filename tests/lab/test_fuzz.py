@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from autowarm.lab.calibration import CalibrateConfig
 from autowarm.lab.commands import main
-from autowarm.lab.config import CompareConfig, FigureConfig, RunConfig, SmoothnessConfig, SweepConfig
+from autowarm.lab.config import CompareConfig, FigureConfig, RunConfig, SweepConfig
 from autowarm.lab.config.build import known_keys
 
 CONFIGS: dict[str, type] = {
     "train": RunConfig, "compare": CompareConfig, "sweep": SweepConfig, "calibrate": CalibrateConfig,
-    "smoothness": SmoothnessConfig, "figure": FigureConfig,
+    "smoothness": SweepConfig, "figure": FigureConfig,
 }  # fmt: skip
 # Where a command has understood all that it was given and begins.
 BEGINNINGS = ["training.loop.train", "execution.engine.make", "calibration.calibrate.calibration",
-              "paper.smoothness.measured", "paper.experiments.produce"]  # fmt: skip
+              "paper.experiments.produce"]  # fmt: skip
 ODD: list[Any] = [
     0, -1, 1, 7, 10**30, -(10**30), 0.5, 1e-400, 1e308, float("nan"), float("inf"), True, None, "", " ", "null", "~",
     "muon", "linear", "adaptive", "paper", "cpu", [], {}, [1], [[]], {"a": 1}, {"muon": [0.1]}, {"muon": 1},

@@ -20,10 +20,10 @@ class UsageError(LabError):
 
 @contextmanager
 def as_usage_error(prefix: str = "") -> Iterator[None]:
-    """Re-raise what a config objects to as UsageError."""
+    """Re-raise what a config or a scheduler objects to as UsageError."""
     try:
         yield
-    except (ValueError, LabError) as error:
+    except (TypeError, ValueError, LabError) as error:
         raise UsageError(f"{prefix}{error}") from None
 
 

@@ -60,7 +60,6 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     "d-adaptation": Optimizer(
         "D-Adaptation", "dadaptation:DAdaptAdam", defaults={"decouple": True}, rate_free=True, kept=3
     ),
-    "dog": Optimizer("DoG", "autowarm.lab.training.dog:AveragedDoG", rate_free=True),
 }
 OURS = [name for name, one in OPTIMIZERS.items() if one.place.startswith("autowarm:")]
 WITH_NORM = [name for name, one in OPTIMIZERS.items() if one.norm]
@@ -76,14 +75,6 @@ SCHEDULES: Mapping[str, Schedule] = {
     "untuned": Schedule("is a cosine after a linear warm-up of 2/(1 − β2) updates", f"{_HERE}:untuned"),
     "constant": Schedule("leaves the rate alone, for optimizers that schedule themselves", f"{_HERE}:constant"),
     "greedy": Schedule("is transformers' GreedyLR between lr/div and lr", f"{_HERE}:greedy", watches=True),
-    "warmup-only": Schedule(
-        "is the rate 1/K(Δ) of earlier theory, which rises to lr as the loss falls to f* and never decays",
-        f"{_HERE}:WarmupOnly", watches=True, needs_target=True,
-    ),
-    "polyak": Schedule(
-        "is Polyak's rate Δ/‖∇f‖⋆ of the update before, at most lr, for norm-constrained optimizers without `clip`",
-        f"{_HERE}:Polyak", watches=True, needs_target=True,
-    ),
     "wsd": Schedule("is transformers' warmup-stable-decay, 10 % and 20 % of the run", f"{_HERE}:wsd"),
 }  # fmt: skip
 

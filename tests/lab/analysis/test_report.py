@@ -21,7 +21,7 @@ from .test_figures import NAMES
 
 def page(rows: list[dict[str, Any]], **document: Any) -> str:
     whole = {"config": {}, "corpus": {"name": "t", "sha256": "0" * 64}, "environment": {"python": "3"}, "runs": rows}
-    return report.html(Results(Path(), whole | document, summarise(rows)), [])
+    return report.html(Results(Path(), whole | document, summarise(rows)), [], [])
 
 
 @pytest.fixture(scope="module")

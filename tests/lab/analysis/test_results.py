@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ def test_json_is_strict_and_has_the_promised_keys(tmp_path: Path) -> None:
     read = read_results(tmp_path)
     assert read.document == json.loads(json.dumps(written.document, allow_nan=False))
     assert read.summaries == written.summaries
-    assert set(read.document) == {"schema", "environment", "corpus", "config", "runs", "summary"}
+    assert set(read.document) == {"schema", "environment", "corpus", "config", "runs", "summary", "sha256"}
     assert read.document["schema"] == 1
     promised = {"cell", "optimizer", "schedule", "warmup_steps", "seed", "train_loss", "val_loss", "metric",
                 "switched_at", "diverged", "seconds", "tokens_per_second"}  # fmt: skip
@@ -43,13 +44,19 @@ def test_reading_says_what_is_wrong(tmp_path: Path) -> None:
         read_results(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["lr", "steps", "warmup_steps", "seed", "val_loss", "seconds"])
-def test_a_text_in_place_of_a_number_is_refused_with_its_run(name: str, tmp_path: Path) -> None:
-    stored(tmp_path)
+@pytest.mark.parametrize(
+    "place", [("runs", 0, "val_loss"), ("runs", 0, "cell", "lr"), ("config", "store"), ("failed",)]
+)
+def test_what_is_not_as_it_was_written_is_refused(place: tuple[Any, ...], tmp_path: Path) -> None:
+    stored(tmp_path, store="runs")
     path = tmp_path / "results.json"
-    document = json.loads(path.read_text())
-    first = document["runs"][0]
-    (first["cell"] if name in first["cell"] else first)[name] = "0.01"
+    document = part = json.loads(path.read_text())
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = {"other": 1}
     path.write_text(json.dumps(document))
-    with pytest.raises(LabError, match=f"damaged .ValueError: the {name} of run linear10 is '0.01', no number"):
+    with pytest.raises(LabError, match=r"results.json is damaged \(it does not match its checksum\): run the command"):
         read_results(tmp_path)
+    path.write_text(json.dumps({key: value for key, value in document.items() if key != "sha256"}))
+    if place[0] != "runs":
+        assert read_results(tmp_path).rows  # of an earlier version

@@ -21,22 +21,6 @@ def test_an_unknown_command_gets_the_nearest(capsys: pytest.CaptureFixture[str])
     assert "did you mean 'compare'?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "message"),
-    [
-        (["data", "folder", "missing"], 1, "no folder missing"),
-        (["train", "--task", "my_task.py"], 2, "give FILE.py:NAME"),
-        (["find-rate", "--task", "my_task.py"], 2, "give FILE.py:NAME"),
-        (["sweep", "--grid", "[{schedule.kind: adaptive}]"], 2, "name each with its settings"),
-    ],
-)
-def test_what_is_missing_is_said_first(
-    words: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == status
-    assert message in capsys.readouterr().err
-
-
 def test_folders_may_be_in_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))

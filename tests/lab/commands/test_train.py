@@ -47,7 +47,6 @@ def test_train_makes_one_run_and_prints_where(
         (["--schedule.options", "{max_warmup: 7.5}"], "max_warmup"),
         (["--optimizer.options", "{momentum: 2}"], "momentum must be in [0, 1), got 2"),
         (["--optimizer.options", "{momentumm: 0.9}"], "momentumm"),
-        (["--ema", "0.9", "--optimizer", "schedule-free"], "judged at an average of its own"),
     ],
 )
 def test_what_the_library_refuses_is_one_line(
@@ -57,48 +56,6 @@ def test_what_the_library_refuses_is_one_line(
     errors = capsys.readouterr().err
     assert message in errors
     assert "Traceback" not in errors
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["compare", "--run.seed", "5"], "--run.seed has no effect here: give --seeds"),
-        (["compare", "--run.optimizer.name", "lion"], "--run.optimizer.name has no effect here: give --rates"),
-        (["compare", "--seed", "5"], "did you mean 'seeds'?"),
-        (["compare", "--lr", "0.1"], "did you mean 'rates'?"),
-        (["compare", "--schedule", "wsd"], "did you mean 'schedules'?"),
-        (["compare", "--rates", "{muon: []}"], "the plan has no runs"),
-        (["smoothness", "--run.optimizer.lr", "0.1"], "--run.optimizer.lr has no effect here: give --rates"),
-        (["smoothness", "--steps", "{muon: 10}"], "the run of muon: a linear schedule needs warmup_steps from 0 to"),
-        (["figure", "smoothness-muon", "--measure", "{steps: {muon: 10}}"], "measure: the run of muon: a linear"),
-        (["find-rate", "--run.optimizer.name", "lion"], "--run.optimizer.name has no effect here: give --optimizer"),
-        (["train", *TINY, "--schedule", "untuned", "--schedule.peak_gap", "1"], "schedule.peak_gap belongs to kinds"),
-        (["train", *TINY, "--schedule", "untuned", "--schedule.decay", "linear"], "schedule.decay belongs to kinds"),
-        (["train", *TINY, "--schedule", "greedy", "--schedule.warmup", "cosine"], "kind greedy does not follow it"),
-        (["train", *TINY, "--schedule", "wsd", "--schedule.div", "5"], "schedule.div belongs to kinds adaptive"),
-        (["train", *TINY, "--schedule", "wsd", "--schedule.target_loss", "0.0"], "target_loss belongs to kinds"),
-        (["train", "--model", "swim", "--dry-run"], "timm has no model 'swim'; did you mean 'swin'?"),
-        (["train", "--task", "mlp", "--batch_size", "7"], "batch_size has no effect with a task"),
-        (["train", "--task", "mlp", "--model.width", "32"], "model has no effect with a task"),
-        (["find-rate", "--task", "mlp", "--run.batch_size", "7"], "batch_size has no effect with a task"),
-        (["compare", "--task", OWN, "--run.batch_size", "7"], "run: batch_size has no effect with a task"),
-        (["find-rate", "--task", OWN, "--run.batch_size", "7"], "batch_size has no effect with a task"),
-    ],
-)
-def test_options_without_effect_are_refused(
-    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
-    errors = capsys.readouterr().err
-    assert message in errors
-    assert "Traceback" not in errors
-
-
-@pytest.mark.parametrize("kind", ["polyak", "warmup-only"])
-def test_every_kind_that_needs_a_target_loss_takes_it(kind: str) -> None:
-    words = ["--schedule.kind", kind, "--schedule.target_loss", "1", "--schedule.div", "5", "--clip", "0"]
-    assert main(["train", *TINY, *words, "--dry-run"]) == 0
 
 
 @pytest.mark.long

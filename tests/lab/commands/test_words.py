@@ -74,27 +74,6 @@ def test_null_brings_back_the_default_of_a_list_that_a_preset_sets(words: list[s
     assert parse(words, CompareConfig, "compare", "", preset="demo").warmups is None
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["compare", "--tsk", "line.py:Line"], "unknown option --tsk; did you mean 'task'?"),
-        (["find-rate", "--tsk", "mlp"], "unknown option --tsk; did you mean 'task'?"),
-        (["train", "--ot", "x"], "unknown option --ot; did you mean 'out'?"),
-        (["compare", "--task", "nofile.py:X"], "--task nofile.py:X: no such file: nofile.py"),
-        (["train", "--task", "nofile.py:X"], "--task nofile.py:X: no such file: nofile.py"),
-        (["compare", "--config", "x.yaml"], "no such file and no such preset; known are demo, own, smoke"),
-        (["train", "--config", "x.yaml"], "no such file and no such preset; known are llama-124m, llama-210m"),
-        (["train", "--task", "line.py:Line", "--optimizer", "plian"], "optimizer 'plian'; did you mean 'plain'?"),
-        (["train", "--task", "line.py:Line", "--batch_size", "7"], "batch_size has no effect with a task"),
-    ],
-)
-def test_wrong_words_get_what_was_meant(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 2
-    errors = capsys.readouterr().err
-    assert message in errors
-    assert errors.count("\n") == 1
-
-
 def test_train_takes_a_task_of_ones_own_and_says_at_once_what_it_does(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,6 @@ import io
 from pathlib import Path
 
 import pytest
-import yaml
 
 from autowarm.lab.calibration import CalibrateConfig
 from autowarm.lab.commands import main
@@ -12,14 +11,13 @@ from autowarm.lab.config import (
     FigureConfig,
     LabError,
     RunConfig,
-    SmoothnessConfig,
     SweepConfig,
     UsageError,
 )
 from autowarm.lab.config.build import build, parse, take
-from autowarm.lab.config.yaml_files import load_yaml, merged, presets, read_yaml
+from autowarm.lab.config.yaml_files import merged, presets, read_yaml
 
-CONFIGS = {"train": RunConfig, "compare": CompareConfig, "sweep": SweepConfig, "smoothness": SmoothnessConfig,
+CONFIGS = {"train": RunConfig, "compare": CompareConfig, "sweep": SweepConfig, "smoothness": SweepConfig,
            "calibrate": CalibrateConfig}  # fmt: skip
 OWN = f"{Path(__file__).parents[3] / 'examples' / 'own_task_nanogpt.py'}:NanoGPT"
 
@@ -41,9 +39,7 @@ def test_overrides_win_over_the_preset_and_the_preset_over_the_defaults() -> Non
 def test_every_preset_is_valid(command: str, name: str) -> None:
     config = parse(["--config", name], CONFIGS[command], command, "")
     match config:
-        case SmoothnessConfig():
-            assert all(config.run_of(optimizer).steps for optimizer in config.rates)
-        case CompareConfig():
+        case CompareConfig() | SweepConfig():
             assert config.points()
 
 
@@ -51,37 +47,6 @@ def test_presets_are_those_of_their_command() -> None:
     assert set(presets("train")) == {"llama-124m", "llama-210m", "llama-720m", "moe-520m"}
     assert {"demo", "smoke"} <= set(presets("compare"))
     assert set(presets()) == {name for command in CONFIGS for name in presets(command)}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--run.modle.width", "3"], "did you mean 'run.model.width'"),
-        (["--run.model.widht=3"], "did you mean 'run.model.width'"),
-        (["--run.steps", "many"], 'key "run.steps": Expected a int. Got value: many'),
-        (["--config", "smok"], "did you mean 'smoke'"),
-        (["--config"], "--config needs a value"),
-        (["--rates", "{lyon: [1e-3]}"], "did you mean 'lion'"),
-        (["--rates", "{adamW: [1e-3]}"], "did you mean 'adamw'"),
-        (["--steps", "3"], "unknown option --steps; did you mean 'run.steps'?"),
-        (["--optimizer", "moun"], "give each optimizer with its peak rates, such as --rates '{muon: [3e-3]}'"),
-        (["--warmups", "0,10%"], "warmups: expected a list of numbers or null, got [0, '10%']"),
-        (["--run.order", "0.5"], "run.order: expected a whole number or null, got 0.5"),
-        (["--run.optimizer", "moun"], "--run.optimizer.name has no effect here: give --rates"),
-        (["--run.engine", "moun"], "run.engine is a group of options"),
-        (["--run.engine", "mo.un"], "run.engine is a group of options"),
-        (["--run.model.heads", "5"], "width must be a multiple of 2·heads"),
-        (["--rates", "{muon: [-1]}"], "lr must be positive"),
-        (["stray"], "unrecognized arguments: stray"),
-    ],
-)
-def test_wrong_words_get_one_line_and_status_2(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compare", *words]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
 
 
 def test_a_section_with_a_name_may_be_given_by_it() -> None:
@@ -144,16 +109,6 @@ def test_a_file_may_extend_another(tmp_path: Path) -> None:
     assert merged({"a": {"x": 1}}, {"a": 2}) == {"a": 2}
 
 
-BOMB = "\n".join(["a0: &a0 [1, 1]", *(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40))])
-
-
-@pytest.mark.parametrize("text", ["a: &a [*a]", "a: &a {b: *a}", "[" * 200 + "]" * 200, BOMB],
-                         ids=["a list in itself", "a mapping in itself", "deep", "a bomb"])  # fmt: skip
-def test_yaml_that_would_exhaust_its_reader_is_refused(text: str) -> None:
-    with pytest.raises(yaml.YAMLError, match="nested|more than"):
-        load_yaml(text)
-
-
 @pytest.mark.parametrize("task", ["mine.py:Mine", "Mine@0123456789ab", "no-such-task"])
 def test_a_file_cannot_name_a_task_of_ones_own(task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its code runs, so only the command line may name it: `compare --task`."""
@@ -209,7 +164,7 @@ def test_help_offers_the_commands_own_presets_alone() -> None:
     [
         (["compare"], ["{'muon': [0.01], 'lion': [0.002]}", "[0, 1, 2, 3]", "600"]),
         (["compare", "--config", "smoke"], ["{'muon': [0.01], 'normsgd': [0.1]}", "20"]),
-        (["smoothness"], ["2.5"]),
+        (["smoothness"], ["runs/smoothness"]),
         (["compare", "--task", OWN], ["{'muon': [0.01], 'adamw': [0.003]}", "150", "0.0"]),
         (["find-rate", "--task", OWN], ["150", "0.0"]),
         (["train", "--task", OWN], ["muon", "0.01", "150", "0.0"]),

@@ -12,7 +12,6 @@ from autowarm.lab.config import (
     Point,
     RunConfig,
     ScheduleConfig,
-    SmoothnessConfig,
     SweepConfig,
 )
 from autowarm.lab.config.build import build, parse
@@ -149,7 +148,7 @@ def test_options_reach_their_optimizer_alone() -> None:
     config = CompareConfig(rates={"lion": [1e-3], "muon": [1e-2]}, options={"lion": {"betas": [0.9, 0.95]}})
     found = {run.optimizer.name: run.optimizer.options for run in (point.run for point in config.points())}
     assert found == {"lion": {"betas": [0.9, 0.95]}, "muon": {}}
-    with pytest.raises(ValueError, match="options: unknown optimizer 'lyon'; did you mean 'lion'"):
+    with pytest.raises(LabError, match="options: unknown optimizer 'lyon'; did you mean 'lion'"):
         CompareConfig(options={"lyon": {}}).points()
 
 
@@ -205,12 +204,6 @@ def test_a_warm_up_of_no_steps_is_a_run_of_its_own() -> None:
     assert [point.run.schedule.warmup_steps for point in points] == [0, 1]
 
 
-def test_smoothness_windows_follow_from_the_schedule() -> None:
-    run = build(RunConfig, {"schedule.kind": "linear", "schedule.warmup_steps": 9, "steps": 50}, "x")
-    config = SmoothnessConfig(run=run, rates={"muon": 0.01, "lion": 0.001}, windows={"lion": [5, 20]})
-    assert (config.window_of("muon"), config.window_of("lion")) == ((9, 50), (5, 20))
-
-
 def test_a_point_is_named_by_cell_schedule_and_axes() -> None:
     grid: list[dict[str, Any]] = [{"schedule.kind": "paper", "schedule.target_loss": [1.5]}]
     (point,) = SweepConfig(cells={"a": None, "b": {"grid": grid}}, seeds=[3]).points()
@@ -240,7 +233,7 @@ def test_a_sweep_leaves_out_no_run_in_silence(grid: list[dict[str, Any]], messag
 def test_a_comparison_leaves_out_no_run_in_silence() -> None:
     with pytest.raises(LabError, match="differ in optimizer.lr"):
         CompareConfig(rates={"muon": [0.0012345671, 0.0012345679]}).points()
-    with pytest.raises(ValueError, match="the plan has no runs"):
+    with pytest.raises(LabError, match="the plan has no runs"):
         CompareConfig(rates={"muon": []}).points()
 
 

@@ -251,20 +251,3 @@ def test_results_name_their_corpus_and_config(corpus_folder: Path, tmp_path: Pat
     corpus = prepare(config.points()[0].run.data, MODEL["vocab_size"])
     assert results.document["corpus"] == {"name": corpus.name, "sha256": corpus.sha256, "tokens": corpus.tokens}
     assert report.make(results)[-1] == tmp_path / "report.html"
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ([], "cells must not be empty"),
-        (["--config", "tiny/baselnes"], "did you mean 'tiny/baselines'?"),
-        (["--config", "tiny/baselines", "--only", "[prodgy]"], "only: no cell 'prodgy'; did you mean 'prodigy'?"),
-        (["--config", "tiny/baselines", "--override", "{stesp: 3}"], "unknown key 'stesp'; did you mean 'steps'?"),
-        (["--config", "tiny/baselines", "--address", "auto"], "address belongs to engine ray"),
-    ],
-)
-def test_wrong_input_is_one_line(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep", *given]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert "Traceback" not in error

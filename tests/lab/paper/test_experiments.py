@@ -10,12 +10,11 @@ from matplotlib.figure import Figure
 
 from autowarm.lab.analysis.results import write_results
 from autowarm.lab.commands import main
-from autowarm.lab.config import Point, RunConfig, SmoothnessConfig
-from autowarm.lab.config.build import build
+from autowarm.lab.config import Point
 from autowarm.lab.execution.engine import Planned, write_manifest
 from autowarm.lab.paper.experiments import GALLERY, Sources, listing, sweep_config
 
-SWEPT = [name for name, entry in GALLERY.items() if entry.sweeps]
+SWEPT = [name for name, entry in GALLERY.items() if entry.sweeps and entry.sweeps != ("smoothness",)]
 
 
 def row(point: Point, loss: float) -> dict[str, Any]:
@@ -43,8 +42,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
             one |= {"diverged": True, "val_loss": None}
         write_results(folder / name, dataclasses.asdict(config), {"name": "w", "sha256": "0", "tokens": 1}, rows)
         write_manifest(folder / name, "", [Planned(point, "id", folder / name) for point in points])
-    run = build(RunConfig, {"schedule.kind": "linear", "schedule.warmup_steps": 9}, "x")
-    return Sources(folder, SmoothnessConfig(run=run))
+    return Sources(folder)
 
 
 def seen(figure: Figure) -> str:
@@ -82,7 +80,7 @@ def test_the_listing_has_a_cost_for_all_that_trains() -> None:
     for name, paper, tiny, long, large, about in listing():
         assert about
         assert paper
-        needs = bool(GALLERY[name].sweeps or GALLERY[name].measures)
+        needs = bool(GALLERY[name].sweeps)
         assert (tiny != "–") == (long != "–") == (needs and name != "smoothness-signsgd")
         assert (large != "–") == needs
 
@@ -104,32 +102,17 @@ def test_a_figure_makes_its_runs_once(corpus_folder: Path, tmp_path: Path, capsy
 
 @pytest.mark.long
 @pytest.mark.usefixtures("jobs_here")
-def test_measurements_take_the_keys_that_are_given_for_them(
+def test_a_figure_of_curvature_makes_the_runs_of_its_cells_alone(
     corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measure = (f"{{run: {{model: {{layers: 1, width: 16, heads: 2, ff: 32, vocab_size: 280, seq_len: 16}}, steps: 24, "
-               f"data: {{corpus: {corpus_folder}}}, batch_size: 4, eval_batches: 1, schedule: {{warmup_steps: 12}}}}, "
-               f"rates: {{lion: 0.002}}, options: {{}}}}")  # fmt: skip
-    words = ["figure", "smoothness-lion", "--measure", measure]
+    small = (f"{{model: {{layers: 1, width: 16, heads: 2, ff: 32, vocab_size: 280, seq_len: 16}}, eval_batches: 1, "
+             f"data: {{corpus: {corpus_folder}}}, steps: 24, batch_size: 4, schedule.warmup_steps: 12}}")  # fmt: skip
+    words = ["figure", "smoothness-lion", "--override", small]
     words += ["--out", str(tmp_path / "data"), "--figures", str(tmp_path / "figures")]
     assert main(words) == 0
     assert (tmp_path / "figures" / "smoothness-lion.svg").stat().st_size > 1000
-    points = (tmp_path / "data" / "smoothness-lion.json").stat().st_mtime_ns
+    assert "1 runs; " in capsys.readouterr().out
     assert main(words) == 0
-    assert (tmp_path / "data" / "smoothness-lion.json").stat().st_mtime_ns == points
-    assert main([*words[:2], "--measure", "{evry: 2}"]) == 2
-    assert "did you mean 'every'?" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["abblation-variance"], "unknown figure 'abblation-variance'; did you mean 'ablation-variance'?"),
-        (["all", "--scale", "huge"], "scale: unknown 'huge'; known are horizon, paper, tiny"),
-        (["all", "--engine", "rya"], "engine: unknown 'rya'; did you mean 'ray'?"),
-        ([], "figure needs a name, or all"),
-    ],
-)
-def test_wrong_input_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["figure", *words]) == 2
-    assert message in capsys.readouterr().err
+    assert "all 1 runs are finished" in capsys.readouterr().out
+    assert main(["figure", "smoothness-signsgd"]) == 2
+    assert "smoothness-signsgd has no runs at scale tiny: give --scale paper" in capsys.readouterr().err

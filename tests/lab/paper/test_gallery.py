@@ -3,15 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from autowarm.lab.config import RunConfig, SmoothnessConfig
 from autowarm.lab.paper.gallery import GALLERY, Sources
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def sources(run: RunConfig, tmp_path: Path) -> Sources:
-    return Sources(tmp_path, SmoothnessConfig(run=run))
+def sources(tmp_path: Path) -> Sources:
+    return Sources(tmp_path)
 
 
 def test_the_rate_of_theorem_1_peaks_where_the_paper_says(sources: Sources) -> None:

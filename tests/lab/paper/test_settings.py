@@ -13,7 +13,7 @@ import torch
 
 from autowarm import Muon
 from autowarm.lab.calibration import CalibrateConfig
-from autowarm.lab.config import LLAMA_124M, ModelConfig, RunConfig, ScheduleConfig, SmoothnessConfig, SweepConfig
+from autowarm.lab.config import LLAMA_124M, ModelConfig, RunConfig, ScheduleConfig, SweepConfig
 from autowarm.lab.config.build import build
 from autowarm.lab.config.yaml_files import presets, read_yaml
 from autowarm.lab.paper.costs import forecast, memory
@@ -30,7 +30,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 EXPERIMENTS = [name for name in presets("sweep") if name.split("/")[0] in SCALES and not name.endswith("base")]
 SWEEPS = [name for name in EXPERIMENTS if name.startswith("paper/")]
 TRAIN = [name for name in presets("train") if name in ("llama-124m", "llama-210m")]
-SMOOTHNESS = [f"smoothness-{scale}" for scale in SCALES]
+SMOOTHNESS = [f"{scale}/smoothness" for scale in SCALES]
 # Beyond the paper: the benchmark's models and optimizers.
 BENCHMARK = [name for name in presets("sweep") if name.startswith("benchmark/")]
 LARGER = [name for name in presets("train") if name not in TRAIN]
@@ -48,16 +48,13 @@ def scale_of(name: str) -> str:
 
 
 @cache
-def runs_of(name: str) -> list[tuple[RunConfig, Sequence[Setting], float | None]]:
-    """Every run of a preset, with the settings that it is held to, and f* if it is no key of the run."""
+def runs_of(name: str) -> list[tuple[RunConfig, Sequence[Setting]]]:
+    """Every run of a preset, with the settings that it is held to."""
     values, source = read_yaml(name)
     if name in presets("train"):
-        return [(build(RunConfig, values, str(source)), MAIN, None)]
-    if name in SMOOTHNESS:
-        config = build(SmoothnessConfig, values, str(source))
-        return [(config.run_of(optimizer), ASSUMPTION, config.target_loss) for optimizer in config.rates]
-    held = SWIN if name.endswith("/swin") else MAIN
-    return [(point.run, held, None) for point in build(SweepConfig, values, str(source)).points()]
+        return [(build(RunConfig, values, str(source)), MAIN)]
+    held = ASSUMPTION if name in SMOOTHNESS else SWIN if name.endswith("/swin") else MAIN
+    return [(point.run, held) for point in build(SweepConfig, values, str(source)).points()]
 
 
 def found(name: str, wanted: Callable[[Setting], bool] = lambda _: True) -> list[tuple[str, str]]:
@@ -65,8 +62,8 @@ def found(name: str, wanted: Callable[[Setting], bool] = lambda _: True) -> list
     varied = VARIED.get(name.rpartition("/")[2], set())
     return [
         one
-        for run, settings, target_loss in runs_of(name)
-        for one in deviations(run, list(filter(wanted, settings)), scale_of(name), target_loss)
+        for run, settings in runs_of(name)
+        for one in deviations(run, list(filter(wanted, settings)), scale_of(name))
         if one[0] not in varied
     ]
 
@@ -82,11 +79,11 @@ def test_what_stand_ins_change_they_do_change(scale: str) -> None:
     """So the page names no change that is none."""
     names = [name for name in [*EXPERIMENTS, *SMOOTHNESS] if scale_of(name) == scale]
     for settings in (MAIN, ASSUMPTION, SWIN):
-        held = [(run, f_star) for name in names for run, own, f_star in runs_of(name) if own is settings]
+        held = [run for name in names for run, own in runs_of(name) if own is settings]
         for setting in settings:
             named = dataclasses.replace(setting, changed="")
-            if scale in setting.changed and any(meets(run, setting, scale) for run, _ in held):
-                assert any(deviations(run, [named], scale, f_star) for run, f_star in held), setting
+            if scale in setting.changed and any(meets(run, setting, scale) for run in held):
+                assert any(deviations(run, [named], scale) for run in held), setting
 
 
 def meets(run: RunConfig, setting: Setting, scale: str) -> bool:
@@ -98,7 +95,7 @@ def test_a_dropped_setting_is_found() -> None:
     """As they were: normSGD with div 100, and Muon's momentum 0.95 at the large batch."""
     for key, count in {"schedule.div": 4, "optimizer.options.momentum": 5}.items():
         wrong = 0
-        for run, settings, _ in runs_of("horizon/warmup-sweep-124M"):
+        for run, settings in runs_of("horizon/warmup-sweep-124M"):
             options = {**run.optimizer.options, **({"momentum": 0.95} if run.optimizer.name != "lion" else {})}
             schedule = dataclasses.replace(run.schedule, div=100.0)
             was = dataclasses.replace(
@@ -149,7 +146,7 @@ def test_the_loss_sets_the_next_updates_rate(run: RunConfig, tmp_path: Path) -> 
     assert [step["lr"] for step in steps] == pytest.approx(rates)
 
 
-@pytest.mark.parametrize("name", [*SWEEPS, *BENCHMARK, *TRAIN, *LARGER, "smoothness-paper"])
+@pytest.mark.parametrize("name", [*SWEEPS, *BENCHMARK, *TRAIN, *LARGER, "paper/smoothness"])
 def test_a_preset_of_paper_scale_names_the_papers_data(name: str) -> None:
     for run, *_ in runs_of(name):
         if run.model.sees_images:
@@ -158,14 +155,14 @@ def test_a_preset_of_paper_scale_names_the_papers_data(name: str) -> None:
             assert run.data.corpus == "data/fineweb"
 
 
-@pytest.mark.parametrize("name", [*SWEEPS, *BENCHMARK, *TRAIN, *LARGER, "smoothness-paper"])
+@pytest.mark.parametrize("name", [*SWEEPS, *BENCHMARK, *TRAIN, *LARGER, "paper/smoothness"])
 def test_a_preset_of_paper_scale_fits_80_gb_and_is_compiled(name: str) -> None:
     for run, *_ in runs_of(name):
         assert run.engine.eval_every > 0
         if not run.model.sees_images:
             assert 1.2 * sum(memory(run).values()) < 80e9  # measured over arithmetic, see `memory`
             assert forecast(run, 989e12).total > 0
-            assert run.engine.compile == (name != "smoothness-paper")  # a probe is to see plain arithmetic
+            assert run.engine.compile == (name != "paper/smoothness")  # a probe is to see plain arithmetic
 
 
 def first_of_each_kind(name: str) -> list[RunConfig]:
@@ -173,7 +170,7 @@ def first_of_each_kind(name: str) -> list[RunConfig]:
     return list({(run.model, run.optimizer.name, run.batch_size): run for run, *_ in runs_of(name)}.values())
 
 
-@pytest.mark.parametrize("name", [*SWEEPS, *BENCHMARK, *LARGER, "smoothness-paper"])
+@pytest.mark.parametrize("name", [*SWEEPS, *BENCHMARK, *LARGER, "paper/smoothness"])
 def test_a_preset_of_paper_scale_dry_runs(name: str, tmp_path: Path) -> None:
     for run in first_of_each_kind(name):
         text = "\n".join(describe(run, tmp_path))
@@ -208,9 +205,9 @@ def test_a_sweep_as_the_authors_ran_it_is_still_the_papers(name: str) -> None:
 
 def test_every_setting_belongs_to_a_run_of_a_preset() -> None:
     """A row that no run meets would hold nothing."""
-    held = [pair for name in [*SWEEPS, "smoothness-paper"] for pair in runs_of(name)]
+    held = [pair for name in [*SWEEPS, "paper/smoothness"] for pair in runs_of(name)]
     for settings in (MAIN, ASSUMPTION, SWIN):
-        runs = [run for run, own, _ in held if own is settings]
+        runs = [run for run, own in held if own is settings]
         for setting in settings:
             assert any(meets(run, setting, "paper") for run in runs), setting
 

@@ -1,109 +1,123 @@
+"""Curvature is logged by runs of any task, without disturbing them; fits and figures read the runs."""
+
 import dataclasses
-import json
+import runpy
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from autowarm.lab.config import LabError, SmoothnessConfig
-from autowarm.lab.config.build import parse
-from autowarm.lab.config.yaml_files import read_yaml
-from autowarm.lab.paper import smoothness
-from autowarm.lab.paper.gallery import GALLERY, Sources
-from autowarm.lab.paper.smoothness import measured, report, studies
+from autowarm.lab.commands import main
+from autowarm.lab.config import RunConfig
+from autowarm.lab.paper.gallery import Sources
+from autowarm.lab.paper.smoothness import Measured
 from autowarm.lab.training.loop import train
-from autowarm.smoothness import Probe
+from autowarm.lab.training.metrics import read_metrics
+
+from ..helpers import stop_at
 
 DOCS = Path(__file__).parents[3] / "docs"
-RATES = {"lion": 1e-3, "muon": 1e-2}
+OWN = """import torch
+
+class Line:
+    defaults = {"rates": {"muon": [0.01], "plain": [0.01]}, "run.steps": 30}
+    optimizers = {"plain": lambda model, lr: torch.optim.SGD(model.parameters(), lr=lr)}
+
+    def model(self):
+        return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
+
+    def batches(self, seed):
+        while True:
+            yield torch.randn(32, 8)
+
+    def loss(self, model, batch):
+        return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+
+    def validation(self):
+        return [torch.randn(64, 8)]
+"""
 
 
-@pytest.fixture
-def config(run):
-    return SmoothnessConfig(
-        run=dataclasses.replace(run, schedule=dataclasses.replace(run.schedule, warmup_steps=6)), rates=RATES
-    )
+def curvatures(folder: Path) -> list[tuple[int, dict[str, Any]]]:
+    names = ("curvature", "curvature_l2", "sharpness")
+    return [(row["step"], found) for row in read_metrics(folder)
+            if (found := {name: row[name] for name in names if name in row})]  # fmt: skip
 
 
-def test_a_watched_run_ends_with_the_same_bits(run, tmp_path):
+def test_a_measured_run_ends_with_the_same_bits_and_resumes_to_the_bit(run: RunConfig, tmp_path: Path) -> None:
     plain = train(run, tmp_path / "plain")
-    seen = []
-
-    def watch(model, optimizer):
-        seen.append(Probe(model, optimizer, every=5))
-        return seen[0]
-
-    probed = train(run, tmp_path / "probed", watch=watch)
+    measured = dataclasses.replace(run, engine=dataclasses.replace(run.engine, curvature_every=3, sharpness_every=6))
+    probed = train(measured, tmp_path / "probed")
+    with pytest.raises(Exception, match="stopped after update 5"):
+        train(measured, tmp_path / "cut", stop_at(5))
+    train(measured, tmp_path / "cut")
     assert probed["val_loss"] == plain["val_loss"]
-    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("plain", "probed")]
-    assert weights[0] == weights[1]
-    assert [p.step for p in seen[0].points] == [0, 5, 10]
+    weights = {(tmp_path / name / "model.safetensors").read_bytes() for name in ("plain", "probed", "cut")}
+    assert len(weights) == 1
+    found = curvatures(tmp_path / "probed")
+    assert [(step, len(numbers)) for step, numbers in found] == [(1, 3), (4, 2), (7, 3), (10, 2)]
+    assert all(numbers["curvature"] > 0 for _, numbers in found)
+    assert curvatures(tmp_path / "cut") == found
+    assert curvatures(tmp_path / "plain") == []
 
 
-def test_points_are_stored_and_not_measured_again(config, tmp_path, monkeypatch):
-    path = tmp_path / "points.json"
-    first = measured(config, "lion", path, sharpness_every=6)
-    assert [p.step for p in first.points] == list(range(12))
-    assert [step for step, _ in first.sharpness] == [0, 6]
-    assert all(p.smoothness > 0 for p in first.points)
-    monkeypatch.setattr(smoothness, "train", None)
-    assert measured(config, "lion", path, sharpness_every=6) == first
-    changed = dataclasses.replace(config, run=dataclasses.replace(config.run, batch_size=8))
-    with pytest.raises(LabError, match=r"run.batch_size: 4 → 8"):
-        measured(changed, "lion", path, sharpness_every=6)
-
-
-def test_a_run_that_diverges_is_stored_as_strict_json(config, tmp_path):
-    wild = dataclasses.replace(config, rates={"lion": 1e25}, steps={"lion": 40})
-    found = measured(wild, "lion", tmp_path / "points.json")
-    json.loads((tmp_path / "points.json").read_text(), parse_constant=pytest.fail)
-    assert found.val_loss is None
-
-
-def test_tables_and_figures(config, tmp_path):
-    runs = [measured(config, name, tmp_path / f"smoothness-{name}.json") for name in RATES]
-    assert next(iter(studies(runs[0]))) == "full run"
-    for run in runs:
-        assert "| full run | 12 |" in report(run)
-    figure = GALLERY["smoothness-lion"].make(Sources(tmp_path, config))
-    titles = [title for axes in figure.axes if (title := axes.get_title("left"))]
-    assert titles == ["lion, 1st–99th percentile", "lion, warm-up, steps 0–6, trimmed"]
-
-
-@pytest.mark.parametrize("preset", ["smoothness-tiny", "smoothness-horizon", "smoothness-paper"])
-def test_presets_are_whole(preset, monkeypatch):
-    config = parse([], SmoothnessConfig, "smoothness", "", preset=preset)
-    assert set(read_yaml(preset)[0]["rates"]) == set(config.rates) >= {"lion", "muon", "normsgd"}
-    for name in config.rates:
-        first, last = config.window_of(name)
-        assert 0 < first < last == config.run_of(name).steps
-    if preset == "smoothness-paper":  # the paper's Table "assumption_hyperparams"
-        assert {name: config.run_of(name).steps for name in config.rates} == {
-            "lion": 10_000, "signsgd": 10_000, "muon": 15_000, "normsgd": 10_000,
-        }  # fmt: skip
-        assert config.run_of("normsgd").optimizer.lr == 1e-3
-
-
+@pytest.mark.usefixtures("jobs_here")
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("words", "names"),
     [
-        ({"rates": {}}, "rates must not be empty"),
-        ({"every": 0}, "every must be at least 1"),
-        ({"windows": {"lion": [5, 5]}}, "windows.lion must be two steps"),
-        ({"steps": {"lionn": 5}}, "did you mean 'lion'"),
+        (["--task", "line.py:Line"], ["muon-lr0.01", "plain-lr0.01"]),
+        (["--run.task", "line.py:Line", "--rates.muon", "0.02"], ["muon-lr0.02", "plain-lr0.01"]),
+        (["--run.task", "mlp", "--rates", "{lion: [0.001]}", "--run.steps", "30"], ["lion-lr0.001"]),
     ],
 )
-def test_bad_configs(config, changes, message):
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(config, **changes)
+def test_any_task_has_its_curvature_measured(
+    words: list[str], names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "line.py").write_text(OWN)
+    assert main(["smoothness", *words, "--out", "out"]) == 0
+    said = capsys.readouterr().out
+    for name in names:
+        assert f"**{name}**" in said
+        assert "| steps 3–30, trimmed |" in said
+        assert (tmp_path / "out" / f"smoothness-{name}.png").stat().st_size > 1000
+    assert (tmp_path / "out" / "smoothness.md").read_text() in said
+    assert len(list((tmp_path / "out").glob("smoothness-*.svg"))) == len(names)
 
 
-def test_the_page_says_how_far_the_curvature_falls_and_rises():
-    config = parse([], SmoothnessConfig, "smoothness", "", preset="smoothness-horizon")
+@pytest.mark.usefixtures("jobs_here")
+def test_a_sweeps_curvature_is_that_of_its_cells(
+    corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(steps: int, every: int = 1) -> tuple[int, str, str]:
+        small = (f"{{model: {{layers: 1, width: 16, heads: 2, ff: 32, vocab_size: 280, seq_len: 16}}, eval_batches: 1, "
+                 f"data: {{corpus: {corpus_folder}}}, batch_size: 4, schedule.warmup_steps: 2, steps: {steps}, "
+                 f"engine.curvature_every: {every}}}")  # fmt: skip
+        return main(
+            ["smoothness", "--only", "[lion]", "--override", small, "--out", str(tmp_path)]
+        ), *capsys.readouterr()
+
+    status, said, _ = measure(12)
+    assert status == 0
+    assert "| full run | 12 |" in said
+    for steps, every, message in (
+        (3, 1, "no fit for lion, full run: 3 of 3 points are left"),
+        (3, 0, "no fit for any run: set engine.curvature_every"),
+    ):
+        status, _, error = measure(steps, every)
+        assert status == 1
+        assert message in error
+
+
+def test_the_page_says_how_far_the_curvature_falls_and_rises(tmp_path: Path) -> None:
+    sources = Sources(runpy.run_path(str(DOCS / "figures.py"))["laid_out"](tmp_path), "horizon")
+    runs: dict[str, Measured] = {name: sources.measured(name) for name in ("lion", "muon", "normsgd")}
     falls, rises, ends = {}, [], []
-    for name in ("lion", "muon", "normsgd"):
-        points = [p for p in measured(config, name, DOCS / "data" / f"smoothness-{name}.json").points if p.step < 1000]
-        assert min(p.loss for p in points) > config.target_loss
+    for name, run in runs.items():
+        points = [p for p in run.points if p.step < 1000]
+        assert min(p.loss for p in points) > run.target_loss
         smooth = [statistics.median(p.smoothness for p in points[max(0, i - 2) : i + 3]) for i in range(len(points))]
         lowest = min(range(len(smooth)), key=smooth.__getitem__)
         falls[name] = smooth[0] / smooth[lowest]
@@ -113,14 +127,13 @@ def test_the_page_says_how_far_the_curvature_falls_and_rises():
     assert f"In the first {min(ends)} to {max(ends)} updates K falls with the loss" in text
     lion, muon, normsgd = (round(falls[name]) for name in ("lion", "muon", "normsgd"))
     assert f"by a factor of {lion} for Lion, {normsgd} for normSGD and {muon} for Muon" in text
-    edge = measured(config, "muon", DOCS / "data" / "edge-of-stability.json", sharpness_every=1000)
-    sharp = dict(edge.sharpness)
+    sharp = dict(runs["muon"].sharpness)
     along = [
-        statistics.median(p.curvature_l2 for p in edge.points if step <= p.step < step + 100) / value
-        for step, value in edge.sharpness[1:]
+        statistics.median(x for at, x in runs["muon"].along if step <= at < step + 100) / value
+        for step, value in runs["muon"].sharpness[1:]
     ]
     assert f"about {100 * statistics.median(along):.0f}% of the Hessian" in text
     assert f"from {sharp[0]:.0f} to {sharp[1000]:.0f}, falls to {sharp[3000]:.0f} near the peak rate" in text
     assert f"while the rate decays, to {sharp[14_000]:.0f}." in text
-    assert sharp[3000] == min(value for step, value in edge.sharpness if step >= 1000)
+    assert sharp[3000] == min(value for step, value in sharp.items() if step >= 1000)
     assert f"K rises by a factor of {round(min(rises), -1):.0f} to {round(max(rises), -1):.0f} while" in text

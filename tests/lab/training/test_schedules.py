@@ -3,11 +3,10 @@ import math
 import pytest
 import torch
 
-from autowarm import AdaptiveWarmup, Lion, Muon
-from autowarm.lab.config import LabError, RunConfig, ScheduleConfig
+from autowarm import AdaptiveWarmup, Lion
+from autowarm.lab.config import LabError, ScheduleConfig
 from autowarm.lab.registry import SCHEDULES
 from autowarm.lab.training.schedules import advance, hand_set, make_scheduler, warmup_length
-from autowarm.theory import Smoothness, polyak_rate, warmup_only_rate
 
 STEPS = 50
 
@@ -108,46 +107,3 @@ def test_the_length_of_a_warm_up_is_what_was_made_of_it() -> None:
 def test_what_a_schedule_objects_to_is_one_line(schedule: ScheduleConfig) -> None:
     with pytest.raises(LabError, match="^schedule: "):
         rates(schedule)
-
-
-def test_the_rate_of_earlier_theory_only_warms_up() -> None:
-    """1/K(Δ) with K = K0 + K1Δ, of the loss before."""
-    target, div = -1.0, 20.0
-    found = rates(ScheduleConfig("warmup-only", target_loss=target, div=div))
-    gaps = [100.0 / (1 + step) - target for step in range(STEPS - 1)]
-    K = Smoothness(rho=1, K0=1.0, K1=(div - 1) / gaps[0], K_rho=0)
-    assert found == pytest.approx([1 / div, *(warmup_only_rate(gap, K) for gap in gaps)])
-    assert found == sorted(found)
-    with pytest.raises(ValueError, match="warmup-only needs schedule.target_loss"):
-        RunConfig(schedule=ScheduleConfig("warmup-only"))
-
-
-def test_polyaks_rate_is_the_gap_over_the_dual_norm_of_what_the_geometry_steps() -> None:
-    """Of the loss and gradient before, at most lr; AdamW's tensors do not count.
-
-    A step of Muon at rate 1 has the spectral norm 0.2·√3 here, so its dual norm is that times the nuclear norm.
-    """
-    matrix, vector = torch.nn.Parameter(torch.eye(3)), torch.nn.Parameter(torch.ones(3))
-    optimizer = Muon([{"params": [matrix]}, {"params": [vector], "algorithm": "adamw"}], lr=0.1)
-    scheduler = make_scheduler(optimizer, ScheduleConfig("polyak", target_loss=1.0, div=50.0), STEPS)
-    found = [optimizer.param_groups[0]["lr"]]
-    for step in range(6):
-        matrix.grad = torch.diag(torch.tensor([1.0, 2.0, 3.0])) * 4**step
-        vector.grad = torch.full((3,), 1e3)
-        optimizer.step()
-        advance(scheduler, True, torch.tensor(2.0))
-        found.append(optimizer.param_groups[0]["lr"])
-    assert found == pytest.approx(
-        [0.1 / 50, *(min(0.1, polyak_rate(1.0, 0.2 * 3**0.5 * 6.0 * 4**step)) for step in range(6))]
-    )
-    assert found[2] == 0.1 > found[3]
-
-
-def test_polyaks_rate_needs_a_norm_and_whole_gradients() -> None:
-    schedule = ScheduleConfig("polyak", target_loss=1.0)
-    with pytest.raises(LabError, match="AdamW has none"):
-        make_scheduler(torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))]), schedule, STEPS)
-    with pytest.raises(ValueError, match="needs clip: 0"):
-        RunConfig(schedule=schedule)
-    with pytest.raises(ValueError, match="polyak needs schedule.target_loss"):
-        RunConfig(schedule=ScheduleConfig("polyak"), clip=0.0)

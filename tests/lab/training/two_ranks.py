@@ -3,8 +3,6 @@
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,6 +21,7 @@ from autowarm.lab.config import (
 )
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.parallel import joined
+from autowarm.lab.training.setup import Setup
 from autowarm.lab.training.stopping import Interrupted
 
 WAYS: Any = ("ddp", "fsdp")
@@ -74,20 +73,17 @@ def watched_run(config: RunConfig, folder: Path) -> None:
     """Trains, and keeps the first gradients beside the rest."""
     gradients: dict[str, torch.Tensor] = {}
 
-    def watch(model: torch.nn.Module, _: Any) -> Any:
-        @contextmanager
-        def watched(closure: Callable[[], torch.Tensor]) -> Iterator[torch.Tensor]:
-            loss = closure()
+    class Watched(Setup):
+        def forward_backward(self, pieces: Any) -> torch.Tensor:
+            loss = super().forward_backward(pieces)
             if not gradients:
-                for name, p in model.named_parameters():
+                for name, p in self.model.named_parameters():
                     grad: Any = p.grad
-                    whole = grad.full_tensor() if hasattr(grad, "full_tensor") else grad
-                    gradients[name.removeprefix("module.")] = whole.clone()
-            yield loss
+                    gradients[name] = (grad.full_tensor() if hasattr(grad, "full_tensor") else grad).clone()
+            return loss
 
-        return watched
-
-    train(config, folder, watch=watch)
+    with mock.patch("autowarm.lab.training.loop.Setup", Watched):
+        train(config, folder)
     if RANK == 0:
         torch.save(gradients, folder / "gradients.pt")
 

@@ -16,8 +16,9 @@ from autowarm.plotting import BLUE, GREY, INK, ORANGE, STYLE, styled
 
 from ..files import write_atomically
 from ..training.metrics import read_metrics
+from .results import Results
 from .statistics import Estimate
-from .summary import Point, Row, Summary
+from .summary import Point, Summary
 
 COLOURS = {"adaptive": ORANGE, "linear": BLUE, "best": BLUE, "paper": GREY}
 STYLES = {"adaptive": "--", "linear": "-", "paper": ":"}
@@ -78,8 +79,8 @@ def curves_figure(found: Sequence[tuple[Summary, Sequence[Curve]]]) -> Figure:
     return figure
 
 
-def curves_of(summary: Summary, rows: Sequence[Row], store: Path) -> list[Curve]:
-    """Read the curves of a cell's first seed from the runs' folders in `store`."""
+def curves_of(summary: Summary, results: Results) -> list[Curve]:
+    """Read the curves of a cell's first seed from the runs' folders."""
     chosen = []
     wanted: list[tuple[str, str, Point | None]] = [
         ("linear", "best hand-set", summary.best), ("paper", "Algorithm 1", summary.paper),
@@ -88,10 +89,10 @@ def curves_of(summary: Summary, rows: Sequence[Row], store: Path) -> list[Curve]
     for kind, label, point in wanted:
         if point is None:
             continue
-        for row in rows:
+        for row in results.rows:
             same = row["cell"] == summary.cell and row["schedule"] == kind and row["seed"] == min(point.losses)
             if same and (kind != "linear" or row["warmup_steps"] == point.warmup_steps):
-                found = next(store.glob(f"*-{row['id']}"), None)
+                found = results.folder_of(row)
                 if found and (metrics := read_metrics(found)):
                     stuck = kind != "linear" and row["switched_at"] is None
                     note = " (never left warm-up)" if stuck else f" ({row['warmup_steps']} updates)"
@@ -112,8 +113,8 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
-    """Save the figure as PNG and SVG under `path` with these endings."""
-    paths = [path.with_suffix(".png"), path.with_suffix(".svg")]
+    """Save the figure as PNG and SVG, with these endings after `path`."""
+    paths = [path.with_name(path.name + ending) for ending in (".png", ".svg")]
     for one in paths:
         write_atomically(one, encoded(figure, one.suffix[1:]))
         figure.set_layout_engine("none")  # do not compute the layout again: it takes as long as the drawing
@@ -227,4 +228,5 @@ def _draw_sweep(axes: Axes, summary: Summary, quantity: str, unit: float) -> Non
     axes.set_title(_heading(summary), parse_math=False)
     axes.set(xlabel="warm-up length (updates)", ylabel=quantity)
     axes.ticklabel_format(axis="y", useOffset=False)
-    axes.legend(loc="upper right")
+    if axes.get_legend_handles_labels()[0]:  # none where every run diverged
+        axes.legend(loc="upper right")

@@ -13,7 +13,7 @@ from rich.text import Text
 from autowarm.logs import Reading, Replay
 from autowarm.plotting import styled
 
-from .figures import axes_of
+from .figures import axes_of, encoded
 from .report import data_uri, rendered
 
 HEADINGS = ("run", "updates", "warm-up used", "as recorded", "closed loop")
@@ -103,5 +103,5 @@ def html(replays: Sequence[Replay]) -> str:
         headings=HEADINGS,
         rows=[cells(replay) for replay in replays],
         notes=[(text, names if several else []) for text, names in notes(replays).items()],
-        pictures=[(replay.name, data_uri(figure([replay]))) for replay in replays],
+        pictures=[(replay.name, data_uri(encoded(figure([replay]), "svg"))) for replay in replays],
     )

@@ -1,7 +1,7 @@
 """The report of a results folder: figures and a self-contained HTML page."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from ..files import write_atomically
 from . import figures
 from .results import Results
-from .summary import Row, Summary, headline, verdict
+from .summary import Row, headline, verdict
 from .table import lines
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -24,16 +24,25 @@ def make(results: Results) -> list[Path]:
     Only runs with existing folders have curves.
     """
     folder = results.folder
-    store = folder / (results.document["config"].get("store") or "runs")
-    curves = [(one, some) for one in results.summaries if (some := figures.curves_of(one, results.rows, store))]
-    paths = []
-    if swept := [summary for summary in results.summaries if summary.manual]:
-        paths += figures.save(figures.paired_figure(swept), folder / "sweep")
-    if curves:
-        paths += figures.save(figures.curves_figure(curves), folder / "curves")
+    curves = [(one, some) for one in results.summaries if (some := figures.curves_of(one, results))]
+    swept = [(one.title, one) for one in results.summaries if one.manual]
+    files, sweeps = _drawn(figures.paired_figure, swept, folder / "sweep")
+    more, losses = _drawn(figures.curves_figure, [(one.title, (one, some)) for one, some in curves], folder / "curves")
     page = folder / "report.html"
-    write_atomically(page, html(results, curves))
-    return [*paths, page]
+    write_atomically(page, html(results, sweeps, losses))
+    return [*files, *more, page]
+
+
+def _drawn(
+    draw: Callable[[Any], Figure], cells: Sequence[tuple[str, Any]], path: Path
+) -> tuple[list[Path], list[tuple[str, str]]]:
+    """Write one figure of all cells, and return its files and, for the page, each cell's title and own picture."""
+    if not cells:
+        return [], []
+    files = figures.save(draw([one for _, one in cells]), path)
+    if len(cells) == 1:
+        return files, [(cells[0][0], data_uri(files[1].read_bytes()))]
+    return files, [(title, data_uri(figures.encoded(draw([one]), "svg"))) for title, one in cells]
 
 
 def rendered(template: str, **values: Any) -> str:
@@ -43,8 +52,8 @@ def rendered(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def html(results: Results, curves: Sequence[tuple[Summary, Sequence[figures.Curve]]]) -> str:
-    """Return the whole page with embedded pictures. Each cell has its own, so that they stack on a narrow screen."""
+def html(results: Results, sweeps: Sequence[tuple[str, str]], curves: Sequence[tuple[str, str]]) -> str:
+    """Return the whole page with pictures, by title. Each cell has its own, so that they stack on a narrow screen."""
     summaries, document = results.summaries, results.document
     headings, *rows = lines(summaries)
     return rendered(
@@ -54,8 +63,8 @@ def html(results: Results, curves: Sequence[tuple[Summary, Sequence[figures.Curv
         verdicts=[(summary.title, verdict(summary)) for summary in summaries],
         headings=headings,
         rows=rows,
-        sweeps=[(summary.title, data_uri(figures.paired_figure([summary]))) for summary in summaries if summary.manual],
-        curves=[(one[0].title, data_uri(figures.curves_figure([one]))) for one in curves],
+        sweeps=sweeps,
+        curves=curves,
         runs=sorted(results.rows, key=_order),
         failed=results.failed,
         warnings=warnings(results.rows),
@@ -76,6 +85,6 @@ def warnings(rows: Sequence[Row]) -> list[str]:
     return [f"{where}: {texts[0]}" for where, texts in found.items() if texts]
 
 
-def data_uri(figure: Figure) -> str:
-    """The figure as an SVG that a page holds itself."""
-    return "data:image/svg+xml;base64," + base64.b64encode(figures.encoded(figure, "svg")).decode()
+def data_uri(svg: bytes) -> str:
+    """The picture as a page holds it itself."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()

@@ -1,10 +1,9 @@
 """Writes and reads `results.json`: rows, summaries and their origin."""
 
+import json
 import os
 import platform
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.metadata import version
@@ -16,13 +15,11 @@ from rich.console import Console
 from autowarm import __version__
 
 from ..config import LabError
-from ..errors import require
-from ..files import read_object, write_json
+from ..files import read_object, sha256, write_json
 from .summary import Point, Row, Summary, summarise, verdict
 from .table import lines, show
 
 SCHEMA = 1
-_NUMBERS = ("steps", "lr", "warmup_steps", "seed", "val_loss", "seconds")  # of a row or its cell
 
 
 @dataclass(frozen=True)
@@ -42,6 +39,11 @@ class Results:
     def failed(self) -> Mapping[str, str]:
         """The error messages of failed runs, by name. Failed runs have no row."""
         return self.document.get("failed", {})
+
+    def folder_of(self, row: Row) -> Path | None:
+        """The folder of a run, if it is still there."""
+        store = self.folder / (self.document["config"].get("store") or "runs")
+        return next(store.glob(f"*-{row['id']}"), None)
 
     def __str__(self) -> str:
         console = Console(width=100, highlight=False)
@@ -74,36 +76,28 @@ def write_results(
         "runs": [dict(row) for row in rows],
         "summary": [_to_json(summary) for summary in summaries],
     }
+    document["sha256"] = _checksum(document)
     write_json(folder / "results.json", document)
     return Results(folder, document, summaries)
 
 
 def read_results(folder: Path) -> Results:
-    """Read the `results.json` of a results folder; LabError if it is missing, damaged, or of another schema."""
+    """Read the `results.json` of a results folder; LabError if it is missing, damaged, or of another schema.
+
+    One without a checksum, such as an earlier version's, is taken as it is.
+    """
     path = folder / "results.json"
     if not path.is_file():
         raise LabError(f"{folder} holds no results.json: give the folder of a finished `autowarm compare` or `sweep`")
-    document = read_object(path, "run the command that made it again", "environment", "config", "runs", schema=SCHEMA)
-    with refusing_damage(folder):
-        for row in document["runs"][:]:  # of a list; whatever else is wrong stumbles later
-            require(re.fullmatch(r"[\w-]+", str(row["id"])) is not None, f"it lists a run as {str(row)[:80]}")
-            for name in _NUMBERS:
-                value = {**row, **row["cell"]}[name]
-                known = type(value) in (int, float) or (value is None and name == "val_loss")
-                require(known, f"the {name} of run {row['id']} is {value!r}, no number")
-        return Results(folder, document, summarise(document["runs"], own=bool(document["corpus"].get("own"))))
+    remedy = "run the command that made it again"
+    document = read_object(path, remedy, "environment", "config", "corpus", "runs", schema=SCHEMA)
+    if document.get("sha256", found := _checksum(document)) != found:
+        raise LabError(f"{path} is damaged (it does not match its checksum): {remedy}")
+    return Results(folder, document, summarise(document["runs"], own=bool(document["corpus"].get("own"))))
 
 
-@contextmanager
-def refusing_damage(folder: Path) -> Iterator[None]:
-    """Raise LabError, which names `results.json`, where code that reads it stumbles over what it holds."""
-    try:
-        yield
-    except (LabError, OSError, ImportError):
-        raise
-    except Exception as error:
-        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise LabError(f"{folder / 'results.json'} is damaged ({what}): make it again") from error
+def _checksum(document: Mapping[str, Any]) -> str:
+    return sha256(json.dumps({**document, "sha256": None}, sort_keys=True).encode())
 
 
 def environment() -> dict[str, Any]:

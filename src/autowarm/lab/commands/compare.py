@@ -1,19 +1,18 @@
 """`autowarm compare` and `autowarm.lab.compare`: schedules side by side, on the lab's task or your own."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import CompareConfig, LabError
-from ..config.build import build, leaves, parse, plain, take
+from ..config.build import build, leaves, parse, plain, take_task
 from ..config.yaml_files import merged, nested
-from ..errors import as_usage_error
-from .report import make_and_show
+from .report import complain, make_and_show
 
 if TYPE_CHECKING:
     from ..analysis.results import Results
     from ..tasks import OwnTask
+    from ..tasks.own import PackedTask
 
 
 _SHOWN = ("out", "seeds", "workers", "rates", "schedules", "warmups", "run.steps", "run.batch_size",
@@ -26,17 +25,32 @@ _SET_HERE = {"run.seed": "seeds", "run.optimizer.name": "rates", "run.optimizer.
 def run(argv: list[str]) -> int:
     """Compare the adaptive warm-up with hand-set ones, and show what came out."""
     about = "Compare the adaptive warm-up with hand-set ones. If interrupted, run the same command to continue."
-    place, argv = take(argv, "--task")
-    also = {"--task": "your own task, FILE.py:NAME; see docs/training.md"}
-    parsed = partial(parse, argv, CompareConfig, "compare", about, shown=_SHOWN, also=also, instead=_SET_HERE)
+    config, own = asked(argv, "compare", about, preset="demo")
+    return complain(make_and_show(config, config.points(), own).failed)
+
+
+def asked(
+    argv: list[str], command: str, about: str, preset: str | None = None, usual: Mapping[str, Any] | None = None
+) -> tuple[CompareConfig, "PackedTask | None"]:
+    """Read a comparison from a command's words, and the user's own task, if they name one.
+
+    Without one the preset counts, and `usual` are values of keys that neither it nor the task sets otherwise.
+    """
+    place, argv = take_task(argv, "run.task")
+    also = {"--task": "your own task, FILE.py:NAME, or a small one of the lab; see docs/training.md"}
+
+    def parsed(preset: str | None, values: Mapping[str, Any]) -> CompareConfig:
+        return parse(argv, CompareConfig, command, about, preset=preset, defaults=values, shown=_SHOWN, also=also,
+                     instead=_SET_HERE)  # fmt: skip
+
     if place is None:
-        return make_and_show(parsed(preset="demo"))
+        return parsed(None if "--run.task" in argv else preset, nested(usual or {})), None
 
     from ..tasks.own import bring, defaults, load
 
     task = load(place)
-    config = parsed(defaults=defaults(task))
-    return make_and_show(*bring(task, config, Path(config.out), config.rates))
+    config = parsed(None, merged(defaults(task), nested(usual or {})))
+    return bring(task, config, Path(config.out), config.rates)
 
 
 def compare(
@@ -92,8 +106,7 @@ def compare(
         values["rates"] = chosen["rates"]  # replace the task's own rates instead of adding to them
     config = build(CompareConfig, values, "compare")
     config, own = bring(task, config, Path(config.out), config.rates)
-    with as_usage_error():
-        points = config.points()
+    points = config.points()
     display = Display()
     with Stop(), display:
         results = make(config, points, display, own)

@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-from ..config import FigureConfig, SmoothnessConfig
-from ..config.build import build, parse
-from ..config.yaml_files import merged, nested, read_yaml
-from ..errors import as_usage_error
+from ..config import FigureConfig, UsageError
+from ..config.build import parse
 from ..folders import claim
 from ..training.stopping import Stop
 from .report import complain
@@ -20,20 +18,17 @@ def run(argv: list[str]) -> int:
     if "--list" in argv:
         return _listed()
     config = parse(argv, FigureConfig, "figure", about, positional="name", also={"--list": "list names and costs"})
-    with as_usage_error():
-        values = merged(read_yaml(f"smoothness-{config.scale}")[0], nested(config.measure))
-        curvature = build(SmoothnessConfig, values, "measure")
 
     from ..execution.display import Display
-    from ..paper.experiments import GALLERY, known, produce
+    from ..paper.experiments import GALLERY, known, made_at, produce
     from ..paper.gallery import Sources, save
 
-    names = [config.name]
-    if names == ["all"]:
-        names = [name for name, entry in GALLERY.items() if all(one in curvature.rates for one in entry.measures)]
+    names = [name for name in GALLERY if made_at(name, config.scale)] if config.name == "all" else [config.name]
     for name in names:
         known(name)  # a misspelt one is told before any run is made
-    sources = Sources(Path(config.out or f"runs/{config.scale}"), curvature, scale=config.scale)
+        if not made_at(name, config.scale):
+            raise UsageError(f"{name} has no runs at scale {config.scale}: give --scale paper")
+    sources = Sources(Path(config.out or f"runs/{config.scale}"), config.scale)
     claim(Path(config.figures))
     display = Display()
     with Stop(), display:

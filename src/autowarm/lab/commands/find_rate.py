@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config import FindRateConfig
-from ..config.build import parse, take
+from ..config.build import parse, take_task
 from ..errors import as_usage_error
 from ..folders import claim
 
@@ -22,16 +22,14 @@ _SHOWN = ("optimizer", "lowest", "highest", "steps", "out", "run.steps", "run.se
 def run(argv: list[str]) -> int:
     """Print the suggestion, its interval and the curve; return 1 if the losses allow no suggestion."""
     about = "Suggest a peak rate by a range test of about a hundred updates."
-    place, argv = take(argv, "--task")
+    place, argv = take_task(argv, "run.task")
     also = {"--task": "your own task, FILE.py:NAME, or one of the lab's small tasks, such as mlp"}
     task, own, usual = None, None, {}
-    if place is not None and (":" in place or place.endswith(".py")):
+    if place is not None:
         from ..tasks.own import bring, defaults, load
 
         task = load(place)
         usual = {"run": defaults(task)["run"]}
-    elif place is not None:
-        argv = ["--run.task", place, *argv]
     config = parse(argv, FindRateConfig, "find-rate", about, defaults=usual, shown=_SHOWN, also=also,
                    instead={"run.optimizer.name": "optimizer", "run.optimizer.lr": "lowest"})  # fmt: skip
     if task is not None:

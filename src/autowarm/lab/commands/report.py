@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import CompareConfig, SweepConfig
+from ..config import Plan, Point
 from ..config.build import Parser
-from ..errors import LabError, as_usage_error
+from ..errors import LabError
 from ..folders import claim
 
 if TYPE_CHECKING:
@@ -20,12 +20,11 @@ def run(argv: list[str]) -> int:
     folder = parser.parse_args(argv).folder
 
     from ..analysis import report
-    from ..analysis.results import read_results, refusing_damage
+    from ..analysis.results import read_results
 
     results = read_results(folder)
     claim(folder)
-    with refusing_damage(folder):
-        _show(results, report.make(results))
+    _show(results, report.make(results))
     return 0
 
 
@@ -41,11 +40,8 @@ def _show(results: "Results", files: Sequence[Path]) -> None:
         console.out(str(path))
 
 
-def make_and_show(config: CompareConfig | SweepConfig, own: Any = None) -> int:
-    """Make a plan's runs and show what came out."""
-    with as_usage_error():  # before anything slow is imported
-        points = config.points()
-
+def make_and_show(config: Plan, points: Sequence[Point], own: Any = None) -> "Results":
+    """Make a plan's runs, show what came out, and return it."""
     from ..analysis import report
     from ..execution.display import Display
     from ..execution.engine import make
@@ -57,15 +53,15 @@ def make_and_show(config: CompareConfig | SweepConfig, own: Any = None) -> int:
         display.note("drawing figures")
         files = report.make(results)
     _show(results, files)
-    complain(results.failed)
-    return 0
+    return results
 
 
-def complain(failed: Mapping[str, str]) -> None:
-    """Raise LabError if runs failed, listing each distinct message once with its runs."""
+def complain(failed: Mapping[str, str]) -> int:
+    """Return 0; raise LabError if runs failed, listing each distinct message once with its runs."""
     said: dict[str, list[str]] = {}
     for label, message in failed.items():
         said.setdefault(message, []).append(label)
     if said:
         listed = "\n".join(f"  {', '.join(labels)}: {message}" for message, labels in said.items())
         raise LabError(f"failed runs: {len(failed)} (error.txt in a run's folder says where)\n{listed}")
+    return 0

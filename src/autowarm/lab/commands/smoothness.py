@@ -1,52 +1,46 @@
-"""`autowarm smoothness`: curvature over the gap along a run of each optimizer."""
+"""`autowarm smoothness`: curvature over the gap along a run of each optimizer, on the lab's tasks or your own."""
 
-import sys
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-from ..config import LabError, SmoothnessConfig
+from ..config import LabError, SweepConfig
 from ..config.build import parse
-from ..folders import claim
+from .compare import asked
+from .report import complain, make_and_show
+from .sweep import SHOWN
 
-_SHOWN = ("rates", "steps", "options", "windows", "every", "target_loss", "out", "run.steps", "run.batch_size",
-               "run.model.layers", "run.model.width")  # fmt: skip
+# Of a task, which brings no sweep of its own: a run of each optimizer, whose warm-up is a tenth of it.
+_OF_A_TASK: dict[str, Any] = {"schedules": ["linear"], "warmups": [0.1], "seeds": [0], "run.engine.curvature_every": 1}
 
 
 def run(argv: list[str]) -> int:
-    """Curvature over the gap along a run of each optimizer."""
-    about = "Measure curvature over the gap along a run of each optimizer. Stored points are not measured again."
-    config = parse(argv, SmoothnessConfig, "smoothness", about, preset="smoothness-tiny", shown=_SHOWN,
-                   instead={"run.optimizer.name": "rates", "run.optimizer.lr": "rates",
-                            "run.schedule.target_loss": "target_loss"})  # fmt: skip
+    """Make the runs, each once, and show the fits to what they logged."""
+    about = "Measure curvature over the gap along a run of each optimizer, on a sweep's runs or, with --task, a task's."
+    keys = {word.partition("=")[0] for word in argv}
+    if keys & {"--task", "--run.task"}:
+        config, own = asked(argv, "smoothness", about, usual={**_OF_A_TASK, "out": "runs/smoothness"})
+        results = make_and_show(config, config.points(), own)
+    else:
+        also = {"--task": "a small task of the lab, or your own, FILE.py:NAME; then options are those of compare"}
+        sweep = parse(argv, SweepConfig, "smoothness", about, preset="tiny/smoothness", shown=SHOWN, also=also,
+                      defaults={"out": "runs/smoothness"})  # fmt: skip
+        results = make_and_show(sweep, sweep.points())
 
     from autowarm.plotting import styled
 
     from ..files import write_atomically
-    from ..paper.gallery import Sources, save
-    from ..paper.gallery import smoothness as draw
+    from ..paper import gallery
     from ..paper.smoothness import measured, report
 
-    folder = Path(config.out)
-    claim(folder)
-    texts, failed = {}, []
-    for name in config.rates:
-        found = measured(config, name, folder / f"smoothness-{name}.json", on_step=partial(_count, name))
+    texts, drawn, wrong = [], [], []
+    for name, found in measured(results).items():
         try:
-            texts[name] = report(found)
+            texts.append(report(found))
+            drawn += gallery.save(f"smoothness-{name}", styled(gallery.curvature)(found), results.folder)
         except LabError as error:
-            failed.append(str(error))
-    text = "\n".join(texts.values())
-    write_atomically(folder / "smoothness.md", text)
-    print(text, end="")
-    for name in texts:
-        for path in save(f"smoothness-{name}", styled(draw)(Sources(folder, config), name), folder):
-            print(path)
-    if failed:
-        raise LabError(f"no fit for {'; '.join(failed)}. The points are in {folder}")
-    return 0
-
-
-def _count(name: str, progress: Any) -> None:
-    if progress.step % 50 == 0:
-        print(f"{name}: update {progress.step}  loss {progress.loss:.4f}", file=sys.stderr, flush=True)
+            wrong.append(str(error))
+    text = "\n".join(texts)
+    write_atomically(results.folder / "smoothness.md", text)
+    print(text, *drawn, sep="\n")
+    if wrong or not texts:
+        raise LabError(f"no fit for {'; '.join(wrong) or 'any run: set engine.curvature_every'}")
+    return complain(results.failed)

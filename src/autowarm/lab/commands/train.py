@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import RunConfig, ScheduleConfig, UsageError
-from ..config.build import parse, take
+from ..config.build import parse, take, take_task
 from ..config.yaml_files import merged
 from ..folders import claim, free
 from ..registry import FOLLOWED, SCHEDULES, either
@@ -30,17 +30,15 @@ def run(argv: list[str]) -> int:
     also = {"--out": "folder of the run (default: runs/LABEL)",
             "--resume-from": "begin with this checkpoint of another run, which may have had a higher rate",
             "--dry-run": "say what the run would need and take, and make nothing"}  # fmt: skip
-    place, argv = take(argv, "--task")
+    place, argv = take_task(argv)
     own, usual = None, {}
-    if place is not None and (":" in place or place.endswith(".py")):
+    if place is not None:
         from ..tasks.own import defaults, load, pack
 
         task = load(place)
         own, values = pack(task), defaults(task)
         optimizer = next(({"name": name, "lr": lr} for name, rates in values["rates"].items() for lr in rates), {})
         usual = merged({"optimizer": optimizer}, values["run"]) | {"task": own.key}
-    elif place is not None:
-        argv = ["--task", place, *argv]
     key = None if own is None else own.key
     config = parse(argv, RunConfig, "train", about, shown=_SHOWN, also=also, defaults=usual, own=key)
     if own is not None:

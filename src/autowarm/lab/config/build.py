@@ -79,7 +79,7 @@ def parse(
             raise SystemExit(0)
         source = ""
         for key in (word.split("=")[0].removeprefix("--") for word in words if word.startswith("--")):
-            if not _is_known(key.rstrip("+"), config_class):
+            if _kind(key.rstrip("+"), config_class) is None:
                 known = {*known_keys(config_class), *(name.removeprefix("--") for name in also or {})}
                 raise LabError(f"unknown option --{key}; {_nearest_key(key, known, instead)}")
             if key in instead:
@@ -93,6 +93,11 @@ def parse(
 def _spelt_out(words: Sequence[str], config_class: type) -> list[str]:
     """Rewrite ``--optimizer muon`` as ``--optimizer.name muon``, and likewise for every section with a name or kind."""
     known, found = known_keys(config_class), list(words)
+
+    def is_list(key: str) -> bool:
+        kind = _kind(key, config_class)
+        return any(get_origin(one) is list for one in (kind, *get_args(kind)))  # also one that may be null
+
     for i, word in enumerate(words):
         key, given, value = word.partition("=")
         key = key.removeprefix("--")
@@ -100,17 +105,16 @@ def _spelt_out(words: Sequence[str], config_class: type) -> list[str]:
         name = next((name for name in (f"{key}.name", f"{key}.kind") if name in known), None)
         if word.startswith("--") and name and re.fullmatch(r"\w[\w.-]*", value):
             found[i] = f"--{name}{given}{value if given else ''}"
-        elif word.startswith("--") and _takes_list(key, config_class) and re.match(r"(?!null$)[^[{]", value):
+        elif word.startswith("--") and is_list(key) and re.match(r"(?!null$)[^[{]", value):
             place = i if given else i + 1
             found[place] = f"--{key}=[{value}]" if given else f"[{value}]"  # as in --seeds 0,1
     return found
 
 
-def _takes_list(key: str, config_class: type) -> bool:
-    """Whether a key holds a list, or is an entry of a mapping of lists, such as rates.muon."""
+def _kind(key: str, config_class: type) -> Any:
+    """Return the type of a key, or of an entry of a mapping, such as rates.muon; None for what is neither."""
     known, parent = known_keys(config_class), key.rpartition(".")[0]
-    kinds = [known[key], *get_args(known[key])] if key in known else get_args(known.get(parent))[1:]
-    return any(get_origin(kind) is list for kind in kinds)  # also of one that may be null
+    return known[key] if key in known else next(iter(get_args(known.get(parent))[1:]), None)
 
 
 def _nearest_key(key: str, known: Iterable[str], instead: Mapping[str, str]) -> str:
@@ -188,6 +192,15 @@ def take(argv: Sequence[str], option: str) -> tuple[str | None, list[str]]:
     return found.value, rest
 
 
+def take_task(argv: Sequence[str], key: str = "task") -> tuple[str | None, list[str]]:
+    """Return the place FILE.py:NAME of the user's own task and the other words; a task of the lab stays a key."""
+    place, rest = take(argv, "--task")
+    if place is None:
+        place, rest = take(argv, f"--{key}")
+    own = place is None or ":" in place or place.endswith(".py")
+    return (place, rest) if own else (None, [f"--{key}", str(place), *rest])
+
+
 def _parser(config_class: type[Any]) -> Any:
     import jsonargparse
 
@@ -212,12 +225,6 @@ def _instantiate(parser: Any, parsed: Any, config_class: type[_Config], own: str
     if getattr(run, "is_own_task", False) and run.task != own:  # a user's task is code, which --task alone may name
         check("task", run.task, SMALL_TASKS, "task")
     return config
-
-
-def _is_known(key: str, config_class: type) -> bool:
-    """Whether an option names a key, or an entry of a mapping, such as --rates.muon."""
-    known, parent = known_keys(config_class), key.rpartition(".")[0]
-    return key in known or (parent in known and not dataclasses.is_dataclass(known[parent]))
 
 
 def _print_help(

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..errors import LabError, differences, nearest, require
+from ..errors import LabError, as_usage_error, differences, nearest, require
 from ..registry import FOLLOWED, OPTIMIZERS, SCHEDULES, check, described
 from .build import build, leaves
 from .runs import RunConfig, ScheduleConfig
@@ -64,9 +64,39 @@ class Where:
         require(self.address is None or self.engine == "ray", "address belongs to engine ray")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Plan(Where):
+    """Many runs, each with every seed.
+
+    Args:
+        about: a title of one line; by default the outcome.
+        seeds: every run is repeated with each of these seeds.
+        out: folder of the results.
+        store: folder of the runs; null is `runs` in `out`. Plans with the same store reuse each other's runs.
+    """
+
+    about: str = ""
+    seeds: list[int] = field(default_factory=lambda: [0])
+    out: str = "runs/sweep"
+    store: str | None = None
+
+    @property
+    def grows(self) -> bool:
+        """Whether longer hand-set warm-ups are added where the longest is the best."""
+        return False
+
+    @as_usage_error()
+    def points(self) -> list[Point]:
+        """List every run, seed by seed, so that an interrupted plan has complete seeds; UsageError if one is wrong."""
+        return _distinct(self._points())
+
+    def _points(self) -> list[Point]:
+        raise NotImplementedError
+
+
 @described
-@dataclass(frozen=True)
-class CompareConfig(Where):
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig(Plan):
     """A comparison of the adaptive warm-up with hand-set ones.
 
     Args:
@@ -77,9 +107,6 @@ class CompareConfig(Where):
         schedules: schedules to compare: $kinds.
         warmups: hand-set warm-up lengths: whole numbers are updates, a number with a point, below 1.0, is a share
             of the run, null is 0, 5, 10, 20, 40 and 80% of it and, where the longest is the best, twice that or all.
-        seeds: every run is repeated with each of these seeds.
-        out: folder of the results.
-        store: folder of the runs; null is `runs` in `out`.
     """
 
     run: RunConfig = field(default_factory=RunConfig)
@@ -89,12 +116,10 @@ class CompareConfig(Where):
     warmups: list[int | float] | None = None
     seeds: list[int] = field(default_factory=lambda: [0, 1])
     out: str = "runs/compare"
-    store: str | None = None
 
     def __post_init__(self) -> None:
         require(len(self.rates) > 0, "rates must not be empty: give peak rates by optimizer, such as {adamw: [0.001]}")
-        for name in ("schedules", "seeds"):
-            require(len(getattr(self, name)) > 0, f"{name} must not be empty")
+        require(len(self.schedules) > 0, "schedules must not be empty")
         for kind in self.schedules:
             check("schedules", kind, SCHEDULES)
             require(not SCHEDULES[kind].by_hand or self.warmups != [], "warmups must not be empty")
@@ -103,72 +128,55 @@ class CompareConfig(Where):
         super().__post_init__()
 
     @property
-    def about(self) -> str:
-        """Empty: the headline of a comparison is its outcome."""
-        return ""
+    def grows(self) -> bool:
+        """Whether no lengths are given."""
+        return self.warmups is None
 
-    def points(self) -> list[Point]:
-        """List every run, seed by seed, so that an interrupted comparison has complete seeds."""
+    def _points(self) -> list[Point]:
         if not self.run.is_own_task:
             for key, names in (("rates", self.rates), ("options", self.options)):
                 for name in names:
                     check(key, name, OPTIMIZERS, "optimizer")
-        runs = []
-        for seed in self.seeds:
-            for name, rates in self.rates.items():
-                options = self.run.optimizer.options | self.options.get(name, {})
-                for lr in rates:
-                    optimizer = dataclasses.replace(self.run.optimizer, name=name, lr=lr, options=options)
-                    runs += [
-                        dataclasses.replace(self.run, optimizer=optimizer, schedule=schedule, seed=seed)
-                        for schedule in self._schedules()
-                    ]
-        return _distinct(Point(run.label, run) for run in runs)
+        schedules, points = self._schedules(), []
+        for seed, (name, rates) in itertools.product(self.seeds, self.rates.items()):
+            options = self.run.optimizer.options | self.options.get(name, {})
+            for lr, schedule in itertools.product(rates, schedules):
+                optimizer = dataclasses.replace(self.run.optimizer, name=name, lr=lr, options=options)
+                run = dataclasses.replace(self.run, optimizer=optimizer, schedule=schedule, seed=seed)
+                points.append(Point(run.label, run))
+        return points
 
-    def _schedules(self) -> Iterator[ScheduleConfig]:
+    def _schedules(self) -> list[ScheduleConfig]:
         base = dataclasses.replace(self.run.schedule, warmup_steps=None)
-        for kind in self.schedules:
-            chosen = dataclasses.replace(base, kind=kind)
-            if not SCHEDULES[kind].by_hand:
-                yield chosen
-                continue
-            for warmup in _GRID if self.warmups is None else self.warmups:
-                length = _updates(warmup, self.run.steps)
-                if self.warmups is None:
-                    length = min(length, self.run.steps - 1)  # a run of few updates has no room for every share
-                yield dataclasses.replace(chosen, warmup_steps=length, div=base.div or _DIV)
+        lengths = [_updates(warmup, self.run.steps) for warmup in (_GRID if self.warmups is None else self.warmups)]
+        if self.warmups is None:  # a run of few updates has no room for every share
+            lengths = [min(length, self.run.steps - 1) for length in lengths]
+        by_hand = [dataclasses.replace(base, warmup_steps=length, div=base.div or _DIV) for length in lengths]
+        return [dataclasses.replace(one, kind=kind) for kind in self.schedules
+                for one in (by_hand if SCHEDULES[kind].by_hand else [base])]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class SweepConfig(Where):
+@dataclass(frozen=True, kw_only=True)
+class SweepConfig(Plan):
     """A sweep: cells of runs, and where to make them.
 
     Args:
-        about: a title of one line.
         base: keys that all runs share.
         cells: name → {set: the cell's keys, grid: its own blocks}; null drops a cell of the file that this one extends.
         grid: blocks for cells without a grid of their own.
-        seeds: every run is repeated with each of these seeds.
         override: keys that override base, cells and grid, for a quick test.
         only: run only these cells.
-        out: folder of the results.
-        store: folder of the runs; null is `runs` in `out`. Sweeps with the same store reuse each other's runs.
     """
 
-    about: str = ""
     base: dict[str, Any] = field(default_factory=dict)
     cells: dict[str, dict[str, Any] | None] = field(default_factory=dict)
     grid: list[dict[str, Any]] = field(default_factory=lambda: [{"schedule.kind": "adaptive"}])
-    seeds: list[int] = field(default_factory=lambda: [0])
     override: dict[str, Any] = field(default_factory=dict)
     only: list[str] = field(default_factory=list)
-    out: str = "runs/sweep"
-    store: str | None = None
 
     def __post_init__(self) -> None:
         require(len(self.cells) > 0, "cells must not be empty: name each with its settings, as in cells: {small: {set: "
                 "{batch_size: 8}}}, or give a preset by --config, such as tiny/baselines")  # fmt: skip
-        require(len(self.seeds) > 0, "seeds must not be empty")
         super().__post_init__()
         for name in self.only:
             require(name in self.cells, f"only: no cell {name!r}; {nearest(name, self.cells)}")
@@ -176,8 +184,7 @@ class SweepConfig(Where):
             extra = sorted(set(cell or {}) - {"set", "grid"})
             require(not extra, f"cells.{name}: unknown key {extra[:1]}; a cell has the keys set and grid")
 
-    def points(self) -> list[Point]:
-        """List every run, seed by seed, so that an interrupted sweep has complete seeds."""
+    def _points(self) -> list[Point]:
         full, chosen = [], []
         for name, cell in self.cells.items():
             if cell is None or (self.only and name not in self.only):
@@ -195,12 +202,11 @@ class SweepConfig(Where):
         _check_effect(full)
         _check_curves(chosen)
         points = []
-        for seed in self.seeds:
-            for name, varied, run in chosen:
-                seeded = dataclasses.replace(run, seed=seed)
-                words = [name, run.schedule.label, *(f"{key.split('.')[-1]}={value}" for key, value in varied.items())]
-                points.append(Point(" ".join([*words, f"seed{seed}"]), seeded, name, varied))
-        return _distinct(points)
+        for seed, (name, varied, run) in itertools.product(self.seeds, chosen):
+            words = [name, run.schedule.label, *(f"{key.split('.')[-1]}={value}" for key, value in varied.items())]
+            seeded = dataclasses.replace(run, seed=seed)
+            points.append(Point(" ".join([*words, f"seed{seed}"]), seeded, name, varied))
+        return points
 
 
 def _check_effect(chosen: Iterable[tuple[str, Mapping[str, Any], RunConfig]]) -> None:
@@ -272,60 +278,6 @@ def _updates(warmup: float, steps: int) -> int:
     return max(int(warmup > 0), round(warmup * steps)) if is_share else round(warmup)
 
 
-@dataclass(frozen=True)
-class SmoothnessConfig:
-    """Curvature over the gap along one run of each optimizer (paper, Table "assumption_hyperparams").
-
-    Args:
-        run: settings that all runs share, with a linear schedule; the measurement sets the optimizer and the steps.
-        rates: the optimizers to run, each with its peak rate.
-        steps: updates of each optimizer's run; `run.steps` for those not given.
-        options: further keyword arguments of each optimizer's `from_model`.
-        windows: steps [first, last) of each optimizer's windowed fit; for those not given, the steps after warm-up.
-        every: measure every n-th step.
-        target_loss: f*.
-        out: folder of the measurements, the fits and the figures.
-    """
-
-    run: RunConfig = field(default_factory=RunConfig)
-    rates: dict[str, float] = field(default_factory=lambda: {"lion": 1e-3, "muon": 3e-3, "normsgd": 3e-2})
-    steps: dict[str, int] = field(default_factory=dict)
-    options: dict[str, dict[str, Any]] = field(default_factory=dict)
-    windows: dict[str, list[int]] = field(default_factory=dict)
-    every: int = 1
-    target_loss: float = 0.0
-    out: str = "runs/smoothness"
-
-    def __post_init__(self) -> None:
-        require(len(self.rates) > 0, "rates must not be empty")
-        require(self.every > 0, f"every must be at least 1, got {self.every}")
-        require(self.run.schedule.kind == "linear", f"the schedule must be linear, got {self.run.schedule.kind}")
-        for key in ("rates", "steps", "options", "windows"):
-            for name in getattr(self, key):
-                check(key, name, OPTIMIZERS, "optimizer")
-        for name, window in self.windows.items():
-            require(len(window) == 2 and window[0] < window[1],
-                    f"windows.{name} must be two steps, [first, last), got {window}")  # fmt: skip
-        for name in self.rates:
-            try:
-                self.run_of(name)
-            except ValueError as error:
-                raise ValueError(f"the run of {name}: {error}") from None
-
-    def run_of(self, name: str) -> RunConfig:
-        """Return the run of one optimizer."""
-        if name not in self.rates:
-            raise LabError(f"rates has no {name}; {nearest(name, self.rates)}")
-        options = {**self.run.optimizer.options, **self.options.get(name, {})}
-        optimizer = dataclasses.replace(self.run.optimizer, name=name, lr=self.rates[name], options=options)
-        return dataclasses.replace(self.run, optimizer=optimizer, steps=self.steps.get(name, self.run.steps))
-
-    def window_of(self, name: str) -> tuple[int, int]:
-        """Return the steps [first, last) of the windowed fit."""
-        first, last = self.windows.get(name, [self.run.schedule.warmup_steps or 0, self.run_of(name).steps])
-        return first, last
-
-
 @described
 @dataclass(frozen=True)
 class FindRateConfig:
@@ -364,7 +316,6 @@ class FigureConfig(Where):
         figures: folder for the figures and tables.
         out: folder of runs and measurements; null is runs/SCALE.
         override: keys that override those of the sweeps, such as {steps: 20} for a quick test.
-        measure: keys that override those of the preset smoothness-SCALE, for the figures of curvature.
         seeds: seeds to use instead of the sweeps' own.
     """
 
@@ -373,7 +324,6 @@ class FigureConfig(Where):
     figures: str = "figures"
     out: str | None = None
     override: dict[str, Any] = field(default_factory=dict)
-    measure: dict[str, Any] = field(default_factory=dict)
     seeds: list[int] | None = None
 
     def __post_init__(self) -> None:

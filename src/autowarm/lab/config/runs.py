@@ -171,6 +171,8 @@ class EngineConfig:
             server and writes to `wandb/` in the run's folder, for `wandb sync`.
         curvature_every: log the paper's K^t at every n-th update, which then costs about 2.1 plain ones, and with the
             evaluations the share of these points above their fit K0 + K1Δ + K2Δ²; 0 for none.
+        sharpness_every: log the Hessian's largest eigenvalue, on the first validation batch, before every n-th update;
+            0 for none.
         keep_weights: leave the final weights and TensorBoard's events in the run's folder.
     """
 
@@ -183,6 +185,7 @@ class EngineConfig:
     eval_every: int = 0
     wandb: str | None = None
     curvature_every: int = 0
+    sharpness_every: int = 0
     keep_weights: bool = True
 
 
@@ -190,12 +193,11 @@ class EngineConfig:
 _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("model.layers model.ff model.seq_len model.heads steps batch_size eval_batches checkpoint_every engine.accumulate "
      "engine.keep_checkpoints data.max_bytes", lambda x: x > 0, "be at least 1"),
-    ("engine.eval_every engine.curvature_every model.experts model.router_loss data.workers "
+    ("engine.eval_every engine.curvature_every engine.sharpness_every model.experts model.router_loss data.workers "
      "clip optimizer.weight_decay", lambda x: 0 <= x < math.inf, "not be negative"),
     ("model.init_scale model.norm_eps optimizer.lr schedule.sigma_f2 schedule.peak_gap",
      lambda x: 0 < x < math.inf, "be positive and finite"),
     ("model.vocab_size", lambda x: 256 < x <= 65536, "be from 257 (bytes and an end mark) to 65536"),
-    ("ema", lambda x: 0 <= x < 1, "be from 0 to below 1"),
     ("schedule.div", lambda x: 1 < x < math.inf, "be above 1 and finite"),
     ("schedule.target_loss", math.isfinite, "be finite"),
     ("seed order", lambda x: 0 <= x < 2**63, "be from 0 to 2⁶³ − 1"),
@@ -222,8 +224,6 @@ class RunConfig:
         eval_batches: number of validation batches, the same ones for every run.
         whole_validation: at the end evaluate on the whole validation part instead, in batches that do not overlap. A
             last batch that is not full is left out, so compare runs of one `batch_size`.
-        ema: decay per update of an exponential moving average of the weights, which is evaluated beside them, as
-            val_ema_loss and so on, and stored in the folder `ema`; 0 for none.
         checkpoint_every: steps between checkpoints.
         engine: how the run is computed.
         as_the_authors: repeat what the code of the paper's authors does otherwise than ours: their model's start and
@@ -243,7 +243,6 @@ class RunConfig:
     clip: float = 0.5
     eval_batches: int = 64
     whole_validation: bool = False
-    ema: float = 0.0
     checkpoint_every: int = 100
     engine: EngineConfig = field(default_factory=EngineConfig)
     as_the_authors: bool = False
@@ -306,7 +305,6 @@ class RunConfig:
         whose = "the paper's Algorithm 1" if schedule.kind == "paper" else schedule.kind
         require(not kind.needs_target or schedule.target_loss is not None,
                 f"{whose} needs schedule.target_loss, its f*")  # fmt: skip
-        require(schedule.kind != "polyak" or self.clip == 0, "polyak measures whole gradients, so it needs clip: 0")
 
     @property
     def data_seed(self) -> int:

@@ -17,14 +17,14 @@ import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..analysis.results import Results, write_results
 from ..analysis.summary import Summary
-from ..config import CompareConfig, LabError, Point, RunConfig, SweepConfig, Where
+from ..config import LabError, Plan, Point, RunConfig, Where
 from ..files import read_object, write_json
 from ..folders import locked
 from ..tasks import Source, loads_of, make_task
@@ -43,6 +43,7 @@ class Planned:
     id: str  # a hash of everything that determines its numbers
     folder: Path  # named after the id
     own: Source | None = None  # of the task, if the config names none of the lab's
+    source: Mapping[str, Any] = field(default_factory=dict)  # name and checksum of its data
 
     @property
     def name(self) -> str:
@@ -73,15 +74,15 @@ def plan(points: Iterable[Point], store: Path, own: Source | None = None) -> lis
     """Return the runs with their ids and folders. This also prepares the text or images that they need."""
     planned = []
     for point in points:
-        data = own.sha256 if own is not None else _source(point.run)["sha256"]
-        key = run_id(identity(point.run, data))
-        planned.append(Planned(point, key, store / f"{point.run.label}-{key}", own))
+        source: dict[str, Any] = (
+            _source(point.run) if own is None else {"name": own.name, "sha256": own.sha256, "own": True}
+        )
+        key = run_id(identity(point.run, source["sha256"]))
+        planned.append(Planned(point, key, store / f"{point.run.label}-{key}", own, source))
     return planned
 
 
-def make(
-    config: CompareConfig | SweepConfig, points: Sequence[Point], display: Display, own: Source | None = None
-) -> Results:
+def make(config: Plan, points: Sequence[Point], display: Display, own: Source | None = None) -> Results:
     """Make every unfinished run of a plan, ``config.points()``, and write its manifest and `results.json`.
 
     A comparison without `warmups` goes on with longer hand-set warm-ups where the longest is the best. Which these are
@@ -92,7 +93,6 @@ def make(
         display.note("preparing the data")
         planned: list[Planned] = []
         failed: dict[str, str] = {}
-        grows = isinstance(config, CompareConfig) and config.warmups is None
         while points:
             new = plan(points, Path(config.store or out / "runs"), own)
             planned += new
@@ -100,7 +100,7 @@ def make(
                 display.line(f"the task is new: {', '.join(unlike)} had other values at the last start")
             failed |= execute(new, display, config)
             results = gather(out, dataclasses.asdict(config), planned, failed)
-            points = longer(planned, results.summaries) if grows else []
+            points = longer(planned, results.summaries) if config.grows else []
             if points:
                 names = ", ".join(dict.fromkeys(point.name.rpartition("-seed")[0] for point in points))
                 display.line(f"the longest hand-set warm-up is the best so far, so a longer one is added: {names}")
@@ -127,16 +127,10 @@ def longer(planned: Sequence[Planned], summaries: Sequence[Summary]) -> list[Poi
     return list(found.values())
 
 
-def execute(
-    planned: Sequence[Planned],
-    display: Display,
-    where: Where,
-    others: Sequence[Job] = (),
-    on_row: OnRow | None = None,
-) -> dict[str, str]:
-    """Make the unfinished runs, each folder once, and other jobs; return the messages of those that failed."""
+def execute(planned: Sequence[Planned], display: Display, where: Where, on_row: OnRow | None = None) -> dict[str, str]:
+    """Make the unfinished runs, each folder once; return the messages of those that failed."""
     todo = {run.folder: run for run in planned if not run.finished}
-    jobs = [*others, *(run.job() for run in todo.values())]
+    jobs = [run.job() for run in todo.values()]
     done = len({run.folder for run in planned}) - len(todo)
     if not jobs:
         display.begin([], done=done, workers=0)
@@ -157,11 +151,9 @@ def gather(out: Path, config: Mapping[str, Any], planned: Sequence[Planned], fai
     if not rows:
         reasons = list(dict.fromkeys(failed.values()))
         raise LabError(f"every run failed{'' if len(reasons) == 1 else ', the first'}: {reasons[0]}")
-    own, run = planned[0].own, planned[0].point.run
-    corpus = {"name": own.name, "sha256": own.sha256, "own": True} if own else _source(run)
     if config.get("store"):  # from the results, so that a report finds it from any folder
         config = {**config, "store": os.path.relpath(config["store"], out)}
-    return write_results(out, config, corpus, rows, failed)
+    return write_results(out, config, planned[0].source, rows, failed)
 
 
 def write_manifest(out: Path, about: str, planned: Sequence[Planned]) -> list[str]:

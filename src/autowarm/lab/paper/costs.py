@@ -55,11 +55,11 @@ def operations(run: RunConfig) -> float:
     return total
 
 
-def hours(run: RunConfig, scale: str, probed: int | None = None) -> float:
-    """Estimate the hours of one CPU core, or GPU hours at scale "paper"; `probed`: steps between two measured ones."""
+def hours(run: RunConfig, scale: str) -> float:
+    """Estimate the hours of one CPU core, or GPU hours at scale "paper"."""
     step = forecast(run, PEAK_FLOPS["H200"] if scale == "paper" else None).step
-    if probed:
-        step *= 1 + (_PROBE - 1) / probed
+    if run.engine.curvature_every:
+        step *= 1 + (_PROBE - 1) / run.engine.curvature_every
     return run.steps * step / 3600
 
 

@@ -1,13 +1,12 @@
 """The paper's experiments: makes the runs behind a figure or table, and draws it from their results.
 
-A figure made from training runs names its sweep in `presets/SCALE/`. A figure made from curvature names the optimizers
-to measure. `produce` makes everything that is missing for several figures at once, and makes what they share only once.
+A figure names its sweeps, in `presets/*/SCALE/`. `produce` makes everything that is missing for several figures at
+once, and makes what they share only once.
 """
 
 import dataclasses
 import json
 import math
-import time
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -17,18 +16,15 @@ from matplotlib.figure import Figure
 
 from ..analysis import markdown, report
 from ..analysis.figures import COLOURS, axes_of, errorbars, sweep_figure
-from ..analysis.results import Results, read_results
 from ..analysis.summary import Point, Summary, summarise
 from ..analysis.table import cells
-from ..config import FigureConfig, LabError, SmoothnessConfig, SweepConfig, UsageError, nearest
+from ..config import FigureConfig, SweepConfig, UsageError, nearest
 from ..config.build import build
 from ..config.yaml_files import read_yaml
 from ..execution.display import Display
 from ..execution.engine import execute, gather, plan, write_manifest
-from ..execution.pool import Job
 from ..folders import claim, locked
 from ..tasks.models import parameters
-from ..training.metrics import OnStep
 from .costs import hours
 from .gallery import GALLERY, Picture, Sources, picture
 from .smoothness import FIT_HEADINGS, fit_rows, measured, studies
@@ -47,50 +43,32 @@ def sweep_config(name: str, scale: str, data: Path, override: dict[str, Any], se
 
 
 def produce(names: Sequence[str], sources: Sources, display: Display, config: FigureConfig) -> dict[str, str]:
-    """Make the missing runs and measurements that these figures need, and return those that failed.
+    """Make the missing runs that these figures need, and return those that failed.
 
     `config` gives the sweeps' overrides and seeds, and the engine that makes the runs.
     """
     entries = [GALLERY[name] for name in names]
-    sweeps = dict.fromkeys(sweep for entry in entries for sweep in entry.sweeps)
-    jobs = {job.name: job for entry in entries for job in _measurements(entry, sources)}
-    if not sweeps and not jobs:
+    sweeps: dict[str, list[str]] = {}
+    for entry in entries:
+        for name in entry.sweeps:
+            sweeps.setdefault(name, []).extend(entry.cells)
+    if not sweeps:
         return {}
     with locked(sources.data):
         configs, planned = {}, {}
-        for name in sweeps:
+        for name, cells_of in sweeps.items():
             display.note(f"planning {name}")
-            configs[name] = sweep_config(name, sources.scale, sources.data, config.override, config.seeds)
+            sweep = sweep_config(name, sources.scale, sources.data, config.override, config.seeds)
+            configs[name] = dataclasses.replace(sweep, only=list(dict.fromkeys(cells_of)))
             points = [dataclasses.replace(point, name=f"{name} {point.name}") for point in configs[name].points()]
             planned[name] = plan(points, Path(str(configs[name].store)))
             claim(sources.data / name)
             write_manifest(sources.data / name, configs[name].about, planned[name])
         every = [run for runs in planned.values() for run in runs]
-        failed = execute(every, display, config, list(jobs.values()))
+        failed = execute(every, display, config)
         for name, runs in planned.items():
             report.make(gather(sources.data / name, dataclasses.asdict(configs[name]), runs, failed))
     return failed
-
-
-def _measurements(entry: Picture, sources: Sources) -> list[Job]:
-    found = []
-    for optimizer in entry.measures:
-        path = sources.data / f"{'edge-of-stability' if entry.sharp else f'smoothness-{optimizer}'}.json"
-        if not path.exists():
-            run = sources.smoothness.run_of(optimizer)
-            every = max(1, run.steps // 15) if entry.sharp else None
-            call = partial(_measure, sources.smoothness, optimizer, path, every)
-            found.append(Job(path.stem, run.steps, call, sources.data / "failed" / path.stem))
-    return found
-
-
-def _measure(
-    config: SmoothnessConfig, name: str, path: Path, sharpness_every: int | None, on_step: OnStep
-) -> dict[str, Any]:
-    began = time.monotonic()
-    found = measured(config, name, path, sharpness_every=sharpness_every, on_step=on_step)
-    return {"diverged": found.val_loss is None, "val_loss": found.val_loss,
-            "warmup_steps": found.config["schedule"]["warmup_steps"], "seconds": time.monotonic() - began}  # fmt: skip
 
 
 def listing() -> list[tuple[str, ...]]:
@@ -103,25 +81,19 @@ def listing() -> list[tuple[str, ...]]:
 
 
 def _hours(entry: Picture, scale: str) -> float:
-    total = sum((_hours_of(sweep, scale) for sweep in entry.sweeps), 0.0)
-    if entry.measures:
-        values, _ = read_yaml(f"smoothness-{scale}")
-        study = build(SmoothnessConfig, values, f"smoothness-{scale}")
-        measured_ones = [name for name in entry.measures if name in study.rates]
-        total += sum(hours(study.run_of(name), scale, probed=study.every) for name in measured_ones)
-    return total
+    return sum((_hours_of(sweep, scale, entry.cells) for sweep in entry.sweeps), 0.0)
 
 
 @cache
-def _hours_of(sweep: str, scale: str) -> float:
-    return sum(hours(point.run, scale) for point in sweep_config(sweep, scale, Path("."), {}, None).points())
+def _hours_of(sweep: str, scale: str, cells: Sequence[str]) -> float:
+    points = sweep_config(sweep, scale, Path("."), {}, None).points()
+    return sum(hours(point.run, scale) for point in points if not cells or point.cell in cells)
 
 
-def _results(sources: Sources, sweep: str) -> Results:
-    try:
-        return read_results(sources.data / sweep)
-    except LabError as error:
-        raise LabError(f"{error} (autowarm figure makes missing results)") from None
+def made_at(name: str, scale: str) -> bool:
+    """Whether the sweeps at this scale have all the cells that a figure needs."""
+    entry = GALLERY[name]
+    return all({*entry.cells} <= sweep_config(sweep, scale, Path("."), {}, None).cells.keys() for sweep in entry.sweeps)
 
 
 def _grid_order(summary: Summary) -> tuple[Any, ...]:
@@ -130,7 +102,7 @@ def _grid_order(summary: Summary) -> tuple[Any, ...]:
 
 
 def _warmup_sweep(sources: Sources, size: str) -> Figure:
-    return sweep_figure(sorted(_results(sources, f"warmup-sweep-{size}").summaries, key=_grid_order))
+    return sweep_figure(sorted(sources.results(f"warmup-sweep-{size}").summaries, key=_grid_order))
 
 
 for _size in ("124M", "210M"):
@@ -144,7 +116,7 @@ for _size in ("124M", "210M"):
 
 def _ablation(sources: Sources, sweep: str, key: str, label: str) -> Figure:
     """Plot Algorithm 1 and the default over one setting, with the best hand-set warm-up for comparison."""
-    summaries = _results(sources, sweep).summaries
+    summaries = sources.results(sweep).summaries
     figure, (axes,) = axes_of()
     values: list[float] = []
     for kind, name in (("paper", "Algorithm 1"), ("adaptive", "adaptive (default)")):
@@ -174,7 +146,7 @@ for _name, _panel, _key, _label in (("target-loss", "a", "schedule.target_loss",
          paper="Figure ablations (c)", sweeps=("ablation-schedule",))  # fmt: skip
 def ablation_schedule(sources: Sources) -> Figure:
     """Plot three points for each form. Bars would mislead, because the axis does not start at 0."""
-    summaries = _results(sources, "ablation-schedule").summaries
+    summaries = sources.results("ablation-schedule").summaries
     figure, (axes,) = axes_of(width=6.4)
     kinds = {"best": "best hand-set", "adaptive": "adaptive (default)", "paper": "Algorithm 1"}
     for shift, (kind, name) in enumerate(kinds.items(), -1):
@@ -201,7 +173,7 @@ def swin(sources: Sources) -> Figure:
 def table_swin(sources: Sources) -> str:
     """Return CSV with one row per peak rate: losses, and accuracies in per cent."""
     configs, lines = _paper_runs(sources, "swin"), []
-    for loss, accuracy in zip(_results(sources, "swin").summaries, _accuracies(sources), strict=True):
+    for loss, accuracy in zip(sources.results("swin").summaries, _accuracies(sources), strict=True):
         cell, config = loss.cell, configs[loss.cell["name"]]
         highest = max(accuracy.manual, key=lambda point: -math.inf if point.diverged else point.val_loss)
         percent = ["–" if point is None or point.diverged else f"{100 * point.val_loss:.1f}"
@@ -217,7 +189,7 @@ def table_swin(sources: Sources) -> str:
 
 def _accuracies(sources: Sources) -> list[Summary]:
     """Summarise the cells of the Swin sweep by accuracy instead of loss."""
-    rows = _results(sources, "swin").rows
+    rows = sources.results("swin").rows
     return summarise({**row, "val_loss": row["metric"].get("accuracy")} for row in rows)
 
 
@@ -226,7 +198,7 @@ def _accuracies(sources: Sources) -> list[Summary]:
 def baselines(sources: Sources) -> Figure:
     """Draw one row per method, each at the best of the rates that were tried."""
     best: dict[str, tuple[Summary, Point]] = {}
-    for summary in _results(sources, "baselines").summaries:
+    for summary in sources.results("baselines").summaries:
         name, point = summary.cell["name"], summary.lowest
         if point is not None and (name not in best or point.val_loss < best[name][1].val_loss):
             best[name] = summary, point
@@ -251,7 +223,7 @@ def table_main(sources: Sources) -> str:
     lines = []
     for size in ("124M", "210M"):
         configs = _paper_runs(sources, f"warmup-sweep-{size}")
-        for summary in sorted(_results(sources, f"warmup-sweep-{size}").summaries, key=_grid_order):
+        for summary in sorted(sources.results(f"warmup-sweep-{size}").summaries, key=_grid_order):
             cell, config = summary.cell, configs[summary.cell["name"]]
             options = ", ".join(f"{key} {value}" for key, value in config["optimizer"]["options"].items())
             lines.append([size if sources.scale == "paper" else cell["model"], summary.name, cell["batch_size"],
@@ -271,13 +243,13 @@ def _paper_runs(sources: Sources, sweep: str) -> dict[str, Any]:
          paper="Table assumption_hyperparams")  # fmt: skip
 def table_assumption(sources: Sources) -> str:
     """Return CSV with one column per optimizer."""
-    config = sources.smoothness
-    runs = [config.run_of(name) for name in config.rates]
+    points = sweep_config("smoothness", sources.scale, sources.data, {}, None).points()
+    runs = [point.run for point in points]
     one = runs[0]
     common: dict[str, object] = {
         "batch size": one.batch_size, "sequence length": one.model.seq_len, "warm-up steps": one.schedule.warmup_steps,
         "decay": one.schedule.decay, "clipping": one.clip, "weight decay": one.optimizer.weight_decay,
-        "div": one.schedule.div or 100, "f*": config.target_loss, "ρ": 2,
+        "div": one.schedule.div or 100, "f*": one.schedule.target_loss, "ρ": 2,
     }  # fmt: skip
     lines: list[list[object]] = [
         ["rate", *(f"{run.optimizer.lr:g}" for run in runs)],
@@ -285,22 +257,19 @@ def table_assumption(sources: Sources) -> str:
         ["momentum", *(run.optimizer.options.get("momentum", "default") for run in runs)],
         *([key, *[f"{value:g}" if isinstance(value, float) else value] * len(runs)] for key, value in common.items()),
     ]
-    return markdown.comma_separated(["", *config.rates], lines)
+    return markdown.comma_separated(["", *(point.cell for point in points)], lines)
 
 
 _FIT_COLUMNS = (0, 2, 3, 7, 8)  # as many as fit on a page; `autowarm smoothness` reports all
 
 
 @picture("table-fits", "the fits to the curvature runs", paper="Figures smoothness-lion, "
-         "lips-muon-norm", measures=("lion", "muon", "normsgd"))  # fmt: skip
+         "lips-muon-norm", sweeps=("smoothness",), cells=("lion", "muon", "normsgd"))  # fmt: skip
 def table_fits(sources: Sources) -> str:
     """Return CSV with one row per optimizer and choice of points."""
     lines = []
-    for name in sources.smoothness.rates:
-        path = sources.data / f"smoothness-{name}.json"
-        if path.exists():
-            fits = studies(measured(sources.smoothness, name, path))
-            lines += [[name, *(row[column] for column in _FIT_COLUMNS)] for row in fit_rows(fits)]
+    for name, run in measured(sources.results("smoothness")).items():
+        lines += [[name, *(row[column] for column in _FIT_COLUMNS)] for row in fit_rows(studies(run))]
     return markdown.comma_separated(["optimizer", *(FIT_HEADINGS[column] for column in _FIT_COLUMNS)], lines)
 
 

@@ -21,9 +21,10 @@ from autowarm.smoothness import plot_study
 
 from ..analysis import figures
 from ..analysis.figures import axes_of
-from ..config import SmoothnessConfig
+from ..analysis.results import Results, read_results
+from ..config import LabError
 from ..files import write_atomically
-from .smoothness import measured, studies
+from .smoothness import Measured, measured, studies
 
 _ALGORITHM_1: dict[str, Any] = {"div": 100.0, "max_warmup": None, "smoothing": 0.0, "trained": False}
 
@@ -32,9 +33,22 @@ _ALGORITHM_1: dict[str, Any] = {"div": 100.0, "max_warmup": None, "smoothing": 0
 class Sources:
     """The sources that figures are made from."""
 
-    data: Path  # folder of results and measurements
-    smoothness: SmoothnessConfig  # the runs that measure curvature
+    data: Path  # folder of the sweeps' results
     scale: str = "tiny"  # of the sweeps: "tiny", "horizon" or "paper"
+
+    def results(self, sweep: str) -> Results:
+        """Read the results of a sweep."""
+        try:
+            return read_results(self.data / sweep)
+        except LabError as error:
+            raise LabError(f"{error} (autowarm figure makes missing results)") from None
+
+    def measured(self, cell: str) -> Measured:
+        """Read the curvature along the run of a cell."""
+        found = measured(self.results("smoothness"))
+        if cell not in found:
+            raise LabError(f"no curvature of {cell} at scale {self.scale}, which has {', '.join(found)}")
+        return found[cell]
 
 
 @dataclass(frozen=True)
@@ -45,8 +59,7 @@ class Picture:
     about: str  # what it shows
     paper: str = ""  # its place in the paper
     sweeps: tuple[str, ...] = ()  # preset names of the sweeps that it needs
-    measures: tuple[str, ...] = ()  # optimizers for which it needs the curvature
-    sharp: bool = False  # whether it also needs the Hessian's largest eigenvalue
+    cells: tuple[str, ...] = ()  # those of the sweeps that it needs; all if there are none
 
 
 GALLERY: dict[str, Picture] = {}
@@ -149,9 +162,8 @@ def schedule_lion(sources: Sources) -> Figure:
     return figure
 
 
-def smoothness(sources: Sources, name: str) -> Figure:
-    """Plot K over the gap along a run of this optimizer, trimmed, and in its warm-up."""
-    found = measured(sources.smoothness, name, sources.data / f"smoothness-{name}.json")
+def curvature(found: Measured) -> Figure:
+    """Plot K over the gap along a run, trimmed, and in its warm-up."""
     shown = list(studies(found).items())[1::2]
     figure, panels = axes_of(columns=len(shown), width=4.6, height=3.6)
     for axes, (label, fits) in zip(panels, shown, strict=True):
@@ -160,27 +172,27 @@ def smoothness(sources: Sources, name: str) -> Figure:
     return figure
 
 
+def smoothness(sources: Sources, cell: str) -> Figure:
+    """Plot the curvature along the run of a cell."""
+    return curvature(sources.measured(cell))
+
+
 for _name, _paper in (("lion", "Figure smoothness-lion"), ("signsgd", "the same, by its table"),
                       ("muon", "Figure lips-muon-norm (a)"), ("normsgd", "Figure lips-muon-norm (b)")):  # fmt: skip
     picture(f"smoothness-{_name}", f"K over the gap along a run of {_name}, with the fits", paper=_paper,
-            measures=(_name,))(partial(smoothness, name=_name))  # fmt: skip
+            sweeps=("smoothness",), cells=(_name,))(partial(smoothness, cell=_name))  # fmt: skip
 
 
 @picture("edge-of-stability", "the Hessian's largest eigenvalue beside K along one run of Muon",
-         paper="Appendix, edge of stability", measures=("muon",), sharp=True)  # fmt: skip
+         paper="Appendix, edge of stability", sweeps=("smoothness",), cells=("muon",))  # fmt: skip
 def edge_of_stability(sources: Sources) -> Figure:
     """Plot three curvatures over steps: in the worst direction, in the step's direction, and K in Muon's norms."""
-    run = sources.smoothness.run_of("muon")
-    path = sources.data / "edge-of-stability.json"
-    found = measured(sources.smoothness, "muon", path, sharpness_every=max(1, run.steps // 15))
+    found = sources.measured("muon")
     figure, (left, right) = axes_of(columns=2, width=4.2, height=3.4)
-    sharp = np.array(found.sharpness)
-    steps = np.array([p.step for p in found.points])
-    left.plot(sharp[:, 0], sharp[:, 1], color=ORANGE, marker="o", markersize=3, label="λ_max of the Hessian")
-    along = np.array([p.curvature_l2 for p in found.points])
-    left.plot(steps, along, ".", color=BLUE, markersize=2, label="⟨δ, Hδ⟩/‖δ‖² along the step δ")
+    left.plot(*zip(*found.sharpness, strict=True), color=ORANGE, marker="o", markersize=3, label="λ_max of the Hessian")
+    left.plot(*zip(*found.along, strict=True), ".", color=BLUE, markersize=2, label="⟨δ, Hδ⟩/‖δ‖² along the step δ")
     left.set(yscale="log", xlabel="update", ylabel="curvature in ℓ2", title="Of the Hessian")
-    right.plot(steps, [p.smoothness for p in found.points], ".", color=GREEN, markersize=2)
+    right.plot([p.step for p in found.points], [p.smoothness for p in found.points], ".", color=GREEN, markersize=2)
     right.set(yscale="log", xlabel="update", ylabel="K = ‖Δ∇f‖⋆ / ‖Δx‖", title="In the norms of Muon")
     left.legend()
     return figure

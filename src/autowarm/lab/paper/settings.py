@@ -50,12 +50,10 @@ EVERY = _settings("every")  # of all runs, and of none of their keys
 _STANDS_FOR = {(scale, one.key): one.value for one in _settings("stand-ins") for scale in one.when["scale"]}
 
 
-def deviations(
-    run: RunConfig, settings: Sequence[Setting], scale: str = "paper", target_loss: float | None = None
-) -> list[tuple[str, str]]:
+def deviations(run: RunConfig, settings: Sequence[Setting], scale: str = "paper") -> list[tuple[str, str]]:
     """List where a run differs from the paper's settings that belong to it: the key, and the difference in words.
 
-    ``scale`` is the preset's, and ``target_loss`` the f* of a curvature run, which is no key of it.
+    ``scale`` is the preset's.
 
     Example:
         >>> from autowarm.lab.config import ModelConfig, RunConfig
@@ -63,7 +61,7 @@ def deviations(
         >>> deviations(run, MAIN)[0]
         ('model.width', 'model.width 512 instead of 768 (Table model_arch)')
     """
-    values = {**dataclasses.asdict(run), "target_loss": target_loss}
+    values = dataclasses.asdict(run)
     if run.schedule.kind == "paper" and run.schedule.div is None:
         values["schedule"]["div"] = 100.0  # the default of `AdaptiveWarmup.paper`
     return [

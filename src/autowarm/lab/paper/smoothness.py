@@ -1,139 +1,71 @@
-"""Curvature over the gap, measured along runs of the lab: points, fits, tables.
+"""Curvature over the gap along the runs of a results folder that logged it (`engine.curvature_every`): fits, tables."""
 
-The points of a run are stored in one small JSON file. Fits and figures are made from this file, so they can be changed
-and remade without training again. An interrupted run starts from the beginning.
-"""
-
-import dataclasses
-import json
 import math
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
-
-from autowarm.smoothness import Point, Probe, Study, sharpness, study
+from autowarm.smoothness import Point, Study, study
 
 from ..analysis import markdown
-from ..config import LabError, RunConfig, SmoothnessConfig, differences
-from ..config.yaml_files import merged
-from ..data import batch, prepare
-from ..files import read_object, write_json
-from ..tasks.models import token_loss
-from ..training.loop import Watch, train
-from ..training.metrics import OnStep
-
-SCHEMA = 1
-_COLUMNS = [f.name for f in dataclasses.fields(Point)]
-_DIGITS = 7  # significant digits of the numbers in a file; float32 has no more
+from ..analysis.results import Results
+from ..config import LabError
+from ..training.metrics import read_identity, read_metrics
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The points of one run."""
+    """What one run logged of its curvature."""
 
-    name: str  # the optimizer's
-    config: dict[str, Any]  # the run's
-    target_loss: float  # f*
-    window: tuple[int, int]  # steps [first, last) of the windowed fit
-    val_loss: float | None  # the run's final validation loss; None if the run diverged
-    points: list[Point]  # in the order of steps
-    sharpness: list[tuple[int, float]]  # (step, λ_max of the Hessian on one fixed batch), if they were measured
-
-
-def measured(
-    config: SmoothnessConfig,
-    name: str,
-    path: Path,
-    *,
-    sharpness_every: int | None = None,
-    on_step: OnStep | None = None,
-) -> Measured:
-    """Read the points from the file at ``path``. If there is none, make the run and write the file.
-
-    Raises:
-        LabError: the file holds the points of another run; the message lists the differences.
-    """
-    run = config.run_of(name)
-    asked = json.loads(json.dumps({"run": dataclasses.asdict(run), "every": config.every, "sharp": sharpness_every}))
-    if not path.exists():
-        probes: list[Probe] = []
-        sharp: list[tuple[int, float]] = []
-
-        def watch(model: nn.Module, optimizer: Optimizer) -> Watch:
-            probes.append(Probe(model, optimizer, every=config.every))
-            return probes[0] if sharpness_every is None else _watch_hessian(probes[0], run, sharpness_every, sharp)
-
-        with tempfile.TemporaryDirectory() as folder:
-            result = train(run, Path(folder), on_step, watch)
-        columns = {column: [_number(getattr(p, column)) for p in probes[0].points] for column in _COLUMNS}
-        eigenvalues = [[step, _number(value)] for step, value in sharp]
-        write_json(path, {"schema": SCHEMA, "asked": asked, "val_loss": result["val_loss"], "columns": columns,
-                          "sharpness": eigenvalues})  # fmt: skip
-    keys = "asked", "val_loss", "columns", "sharpness"
-    stored = read_object(path, "delete it to measure again", *keys, schema=SCHEMA)
-    # A setting that is newer than the file had its default.
-    stored["asked"]["run"] = merged(dataclasses.asdict(RunConfig()), stored["asked"]["run"])
-    if changed := differences(stored["asked"], asked):
-        raise LabError(f"{path} holds another run ({'; '.join(changed)}): choose another folder or delete it")
-    rows = zip(*(stored["columns"][column] for column in _COLUMNS), strict=True)
-    return Measured(
-        name=name,
-        config=stored["asked"]["run"],
-        target_loss=config.target_loss,
-        window=config.window_of(name),
-        val_loss=stored["val_loss"],
-        points=[Point(step, *(math.nan if value is None else value for value in rest)) for step, *rest in rows],
-        sharpness=[(step, value) for step, value in stored["sharpness"] if value is not None],
-    )
+    name: str  # its cell's, or the run's own
+    target_loss: float  # f*, which only moves the coefficients
+    warmup_steps: int
+    steps: int
+    points: Sequence[Point]
+    along: Sequence[tuple[int, float]]  # (step, ⟨δ, Hδ⟩/‖δ‖₂²) of the step δ
+    sharpness: Sequence[tuple[int, float]]  # (step, λ_max of the Hessian on one fixed batch)
 
 
-def _number(value: float) -> float | None:
-    """Round a number for the file; None if it is not finite."""
-    if isinstance(value, int):
-        return value
-    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+def measured(results: Results) -> dict[str, Measured]:
+    """Read what the runs logged, one for each cell or, in a comparison, for each optimizer and rate."""
+    found: dict[str, Measured] = {}
+    for row in results.rows:
+        folder = results.folder_of(row)
+        name = row["cell"].get("name") or f"{row['optimizer']}-lr{row['cell']['lr']:g}"
+        if name in found or folder is None or (held := read_identity(folder)) is None:
+            continue
+        metrics, schedule = read_metrics(folder), held["config"]["schedule"]
 
+        def logged(key: str, rows: Sequence[dict[str, Any]] = metrics) -> list[tuple[int, float]]:
+            return [(one["step"] - 1, one[key]) for one in rows if one.get(key) is not None]
 
-def _watch_hessian(probe: Probe, run: RunConfig, every: int, found: list[tuple[int, float]]) -> Watch:
-    """Return a watch that runs the probe and, before every n-th update, computes λ_max on a fixed batch."""
-    corpus = prepare(run.data, run.model.vocab_size)
-    # Training never reaches this step, so the batch is from its distribution but not one of its batches.
-    tokens = torch.from_numpy(batch(corpus.train, run.seed, run.steps, run.batch_size, run.model.seq_len))
-
-    @contextmanager
-    def watched(closure: Callable[[], Tensor]) -> Iterator[Tensor]:
-        if probe.step % every == 0:
-            params = [p for p in probe.model.parameters() if p.requires_grad]
-            fixed = tokens.to(params[0].device)
-            top = sharpness(lambda: token_loss(probe.model, fixed), params, iterations=25, tolerance=1e-2)
-            found.append((probe.step, top))
-        with probe(closure) as loss:
-            yield loss
-
-    return watched
+        # K alone is stored, as the change of the gradient over a step of length 1.
+        points = [
+            Point(step, metrics[step]["lr"], metrics[step]["loss"], math.nan, K, 1.0, math.nan, math.nan, math.nan)
+            for step, K in logged("curvature")
+            if metrics[step]["loss"] is not None
+        ]
+        if points:
+            found[name] = Measured(
+                name, schedule["target_loss"] or 0.0, schedule["warmup_steps"] or 0, held["config"]["steps"], points,
+                logged("curvature_l2"), logged("sharpness"),
+            )  # fmt: skip
+    return found
 
 
 def studies(found: Measured) -> dict[str, Study]:
-    """Fit the whole run, the trimmed run, the window, and the warm-up alone, if it has enough points.
+    """Fit the whole run, the trimmed run, the part after warm-up, and the warm-up alone, if it has enough points.
 
     During warm-up gaps are large and rates small. This is the part in which earlier work saw a line.
 
     Raises:
         LabError: the run has too few finite points, for instance because it diverged.
     """
-    first, last = found.window
-    warmup = found.config["schedule"]["warmup_steps"]
+    warmup, steps = found.warmup_steps, found.steps
     choices: dict[str, dict[str, Any]] = {
         "full run": {"trim": None},
         "1st–99th percentile": {},
-        f"steps {first}–{last}, trimmed": {"window": (first, last)},
+        f"steps {warmup}–{steps}, trimmed": {"window": (warmup, steps)},
         f"warm-up, steps 0–{warmup}, trimmed": {"window": (0, warmup)},
     }
     fits: dict[str, Study] = {}

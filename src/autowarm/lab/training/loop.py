@@ -5,11 +5,12 @@ A run is a folder::
     config.yaml        the resolved config
     metrics.jsonl      one line per step: loss before the update, the update's rate and gradient norm, seconds so far,
                        tokens per second, and what has changed of `AdaptiveWarmup.metrics`, as autowarm/…; after an
-                       evaluation also its scores, as val_…; with `engine.curvature_every` the paper's K^t
+                       evaluation also its scores, as val_…; with `engine.curvature_every` the paper's K^t, and the
+                       curvature along the step in ℓ2; with `engine.sharpness_every` the Hessian's λ_max
     events.out.*       the same for TensorBoard
     checkpoint-STEP/   the newest few, while the run lasts; those with healthy weights if it diverges
-    model.safetensors  the final weights, with a config.json so that transformers can load them; their average in ema/;
-                       if the run diverges, the weights of its newest healthy checkpoint
+    model.safetensors  the final weights, with a config.json so that transformers can load them; if the
+                       run diverges, those of its newest healthy checkpoint
     result.json        written at the end, with checksums of the weights and the metrics
 
 Called again on such a folder, `train` resumes from the newest intact checkpoint. The result is bit-identical to that of
@@ -26,21 +27,19 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from autowarm import AdaptiveWarmup
 from autowarm.integrations.metrics import loggable_metrics
 from autowarm.optim import geometry_of, kappa_of
 from autowarm.optim.step.nonfinite import Diverged
-from autowarm.smoothness import Probe
+from autowarm.smoothness import Probe, sharpness
 
 from ..calibration.authors import authors_peak_gap
 from ..config import LabError, RunConfig, ScheduleConfig, UsageError
@@ -54,16 +53,13 @@ from ..tasks.models import save_weights
 from .checkpoint import Checkpoints, origin, own_checkpoints, resume_or_claim, step_of, whole_weights
 from .content import attributes, warn_of_changed
 from .metrics import MetricsLog, OnStep, Progress, copy_metrics, finite, identity, read_metrics, run_id
-from .optimizers import at_ema, evaluating, unchanged
+from .optimizers import evaluating, unchanged
 from .parallel import Ranks, joined
 from .schedules import advance, load_state, lower, make_scheduler, recovers, warmup_length
 from .setup import Setup, precision_of
 from .stopping import Interrupted, Stop
 
 logger = logging.getLogger(__name__)
-
-# A context around an update: it takes the forward and backward pass as a function, calls it and yields the loss.
-Watch: TypeAlias = Callable[[Callable[[], Tensor]], AbstractContextManager[Tensor]]
 
 _KEPT = ("model.safetensors", "metrics.jsonl")  # files whose checksums the result holds
 # A loss above this many times the first one ends the run as diverged.
@@ -75,7 +71,6 @@ def train(
     config: RunConfig,
     folder: Path,
     on_step: OnStep | None = None,
-    watch: Callable[[nn.Module, Optimizer], Watch] | None = None,
     stop: Stop | None = None,
     own: Source | None = None,
     resume_from: Path | None = None,
@@ -85,8 +80,6 @@ def train(
     Args:
         folder: the run's folder, created if needed; the same on all ranks.
         on_step: called after each step. If it returns True, the run stops there, and a later call can resume it.
-        watch: makes an observer of the updates, such as `autowarm.smoothness.Probe`. It must not disturb them, and
-            checkpoints do not save its state.
         stop: catches signals for the run.
         own: the source of the task, if the config names none of the lab's.
         resume_from: the checkpoint of another run, with which this one begins; see `checkpoint.origin`.
@@ -101,7 +94,8 @@ def train(
     with joined(config.engine) as ranks, ExitStack() as held:
         if own is not None:  # the backward pass and the optimizers also run the user's code
             held.enter_context(blamed(own.file, "in training", passing=(Interrupted,)))
-        ranks.agree(identity(config, ""))
+        if ranks.world > 1:
+            ranks.agree(identity(config, ""))
         if config.task is not None and ranks.world > 1:
             raise LabError(f"the task {config.task!r} runs on one process and there are {ranks.world} ranks")
 
@@ -115,21 +109,22 @@ def train(
         ranks.agree(who)  # compares the data too: machines may hold different files under one name
         if resume_from is not None:
             who["resumes"] = ranks.first(lambda: origin(resume_from, config))
-        ran_as = {**who, "precision": precision_of(config, ranks.device), "task": dict(own.attributes) if own else {}}
+        precision = precision_of(config, ranks.device)
+        ran_as = {**who, "precision": precision, "task": dict(own.attributes) if own else {}}
         if (result := ranks.first(lambda: resume_or_claim(folder, ran_as))) is not None:
             return result
         with warnings.catch_warnings(record=True) as caught:
             # Keep schedulers' warnings with the result instead of printing them between the progress of many runs.
             warnings.simplefilter("always")
-            run = _Run(config, folder, task, ranks, run_id(who), stop or Stop(), caught, resume_from)
-            return run.finish(on_step, watch)
+            run = _Run(config, folder, task, ranks, precision, run_id(who), stop or Stop(), caught, resume_from)
+            return run.finish(on_step)
 
 
 class _Run:
     """One run, starting from its folder's last checkpoint."""
 
     def __init__(
-        self, config: RunConfig, folder: Path, task: Task, ranks: Ranks, name: str, stop: Stop,
+        self, config: RunConfig, folder: Path, task: Task, ranks: Ranks, precision: str, name: str, stop: Stop,
         caught: list[warnings.WarningMessage], start: Path | None,
     ) -> None:  # fmt: skip
         self.config, self.folder, self.task, self.ranks, self.name = config, folder, task, ranks, name
@@ -137,7 +132,7 @@ class _Run:
         self.rows = ranks.rows(config)
         # Tokens, or images, of a step. A small task and a user's own have batches of their own size.
         self.counted = None if config.task is not None else config.batch_size * task.per_example
-        self.setup = setup = Setup(config, task, ranks)
+        self.setup = setup = Setup(config, task, ranks, precision)
         self.model, self.net, self.optimizer = setup.model, setup.net, setup.optimizer
         self.scheduler = make_scheduler(self.optimizer, self._schedule(), config.steps, self.model)
         self.guard: Any = getattr(self.scheduler, "_guard", None)
@@ -157,6 +152,7 @@ class _Run:
                 ranks.first(lambda: copy_metrics(start.parent, folder, self.progress.step))
             logger.info("%s resumes from step %d", folder.name, self.progress.step)
         self.skipped = getattr(self.optimizer, "skipped_updates", 0)
+        self.probe = self._probe()
 
     def _schedule(self) -> ScheduleConfig:
         """Return the run's schedule, with the authors' Δ' if it takes that: the weights are still the initial ones."""
@@ -172,18 +168,15 @@ class _Run:
             peak_gap = authors_peak_gap(gap0, kappa=kappa, warmup=chosen.warmup, decay=chosen.decay, **numbers)
         return dataclasses.replace(chosen, peak_gap=peak_gap, sigma_f2=ScheduleConfig.sigma_f2)
 
-    def finish(self, on_step: OnStep | None, watch: Callable[[nn.Module, Optimizer], Watch] | None) -> dict[str, Any]:
+    def finish(self, on_step: OnStep | None) -> dict[str, Any]:
         """Train to the end, evaluate, and write and return the result."""
         config, progress, engine = self.config, self.progress, self.config.engine
         log = MetricsLog(self.folder, progress.step, self.name, config, counted=self.counted, quiet=self.ranks.rank > 0)
         with closing(log):
             if progress.step == 0 and self.task.file is not None:
                 self.evaluate(limit=1)  # find a mistake in the user's validation now, not after the last step
-            watched: Watch = self._probe() if engine.curvature_every else lambda work: nullcontext(work())
-            if watch:
-                watched = watch(self.net, self.optimizer)
             with self.stop.gently():
-                self._train(on_step, watched, log)
+                self._train(on_step, log)
             scores = {"loss": math.nan} if progress.diverged else self._judge(config.whole_validation)
         self._note_warnings()
         broken = not scores["loss"] <= self._bound(_EXPLODED)
@@ -214,13 +207,11 @@ class _Run:
         if progress.diverged and keeps:
             earlier = [path.name for path in own_checkpoints(self.folder) if step_of(path) != config.steps]
             result["resume_from"] = earlier[-1] if earlier else None
-        if config.ema and keeps:
-            with at_ema(self.optimizer):
-                self._keep_weights(self.folder / "ema")
         with evaluating(self.optimizer), self.stop.gently():  # the weights that were judged
-            if keeps:
-                self._keep_weights(self.folder)
+            weights = whole_weights(self.model, self.ranks) if keeps else None
             if self.ranks.rank == 0:
+                if keeps:
+                    save_weights(self.model, self.folder, weights)
                 result["files"] = {name: sha256(path) for name in _KEPT if (path := self.folder / name).exists()}
                 write_json(self.folder / "result.json", result)
             if not (progress.diverged and keeps):
@@ -235,24 +226,19 @@ class _Run:
             self.checkpoints.drop(newest=1)
         return False
 
-    def _keep_weights(self, folder: Path) -> None:
-        weights = whole_weights(self.model, self.ranks)
-        if self.ranks.rank == 0:
-            folder.mkdir(exist_ok=True)
-            save_weights(self.model, folder, weights)
-
-    def _train(self, on_step: OnStep | None, watched: Watch, log: MetricsLog) -> None:
+    def _train(self, on_step: OnStep | None, log: MetricsLog) -> None:
         config, progress = self.config, self.progress
-        every = config.engine.eval_every
+        every, sharp = config.engine.eval_every, config.engine.sharpness_every
         clock = time.perf_counter() - progress.seconds - progress.eval_seconds
         batches = self.task.batches(progress.step, self.rows)
         while progress.step < config.steps:
+            measured = {"sharpness": self._sharpness()} if sharp and progress.step % sharp == 0 else {}
             # Random numbers depend only on seed, step and rank, so no generator's state needs saving.
             words = np.random.SeedSequence([config.seed, progress.step, self.ranks.rank])
             self.ranks.seed(int(words.generate_state(1)[0]))
             batch = next(batches)
             try:
-                loss, norm, progress.lr = self._update(batch, watched)
+                loss, norm, progress.lr = self._update(batch)
             except Diverged as error:  # by max_nonfinite, the schedule's or the optimizer's
                 progress.diverged = True
                 progress.warnings.append(str(error))
@@ -273,9 +259,12 @@ class _Run:
                     progress.diverged = not self._skipped()
                 else:
                     progress.diverged = progress.loss > self._bound(_EXPLODED)
+            if self.probe is not None and self.probe.points:  # that of this update
+                point = self.probe.points.pop()
+                measured |= {"curvature": point.smoothness, "curvature_l2": point.curvature_l2}
             last = progress.step == config.steps
             scores = self._judge() if every and progress.step % every == 0 and not last else None
-            log.write(progress, scores, self._state_of_schedule(), getattr(watched, "points", ()))
+            log.write(progress, scores, self._state_of_schedule(), measured)
             asked = signal.SIGINT if on_step is not None and on_step(progress) else 0
             if progress.diverged:
                 return  # its weights are in no checkpoint
@@ -309,11 +298,15 @@ class _Run:
         """Return the largest loss that does not count as divergence: `share` × the first, if `first_bounds` is set."""
         return share * self.progress.first_loss if self.task.first_bounds else sys.float_info.max
 
-    def _update(self, batch: Batch, watched: Watch) -> tuple[Tensor, Tensor, float]:
+    def _update(self, batch: Batch) -> tuple[Tensor, Tensor, float]:
         """Make one update. Return the loss before it, the gradient's norm (0 without clipping) and the rate."""
         config = self.config
         pieces = self.setup.pieces(batch)
-        with watched(lambda: self.setup.forward_backward(pieces)) as loss:
+
+        def work() -> Tensor:
+            return self.setup.forward_backward(pieces)
+
+        with nullcontext(work()) if self.probe is None else self.probe(work) as loss:
             norm = torch.zeros((), device=self.ranks.device)
             if config.clip:
                 norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
@@ -324,8 +317,10 @@ class _Run:
         self.optimizer.zero_grad()
         return loss.detach(), norm, rate
 
-    def _probe(self) -> Probe:
-        """Return a probe that goes on where the run does."""
+    def _probe(self) -> Probe | None:
+        """Return a probe that goes on where the run does, if the run is to log its curvature."""
+        if not self.config.engine.curvature_every:
+            return None
         try:
             probe = Probe(self.net, self.optimizer, every=self.config.engine.curvature_every)
         except ValueError as error:
@@ -333,14 +328,20 @@ class _Run:
         probe.step = self.progress.step
         return probe
 
+    def _sharpness(self) -> float:
+        """Return λ_max of the Hessian on the first validation batch; the run goes on as if nobody had asked."""
+        if self.ranks.world > 1:
+            raise UsageError("engine.sharpness_every needs the whole model on one process: set it to 0 under torchrun")
+        with unchanged(self.model):
+            [(_, piece), *_] = self.setup.pieces(next(self.task.validation(self.rows)))
+            params = [p for p in self.model.parameters() if p.requires_grad]
+            return sharpness(lambda: self.task.loss(self.model, piece), params, iterations=25, tolerance=1e-2)
+
     def _judge(self, whole: bool = False) -> dict[str, float]:
-        """Evaluate the weights to be judged, and their average if there is one; the time counts as evaluation's."""
+        """Evaluate the weights to be judged; the time counts as evaluation's."""
         began = time.perf_counter()
         with evaluating(self.optimizer):
             found = self.evaluate(whole=whole)
-        if self.config.ema:
-            with at_ema(self.optimizer):
-                found |= {f"ema_{name}": value for name, value in self.evaluate(whole=whole).items()}
         self.progress.eval_seconds += time.perf_counter() - began
         return found
 

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,8 +13,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import yaml
-
-from autowarm.smoothness import Point, fit
 
 from ..config import LabError, RunConfig
 from ..files import read_object, sha256, write_atomically
@@ -161,7 +159,7 @@ class MetricsLog:
         progress: Progress,
         scores: Mapping[str, float] | None = None,
         schedule: Mapping[str, float | int | str] | None = None,
-        points: Sequence[Point] = (),
+        measured: Mapping[str, float] | None = None,
     ) -> None:
         """Record one step.
 
@@ -169,7 +167,7 @@ class MetricsLog:
             progress: the run after it.
             scores: those of an evaluation after it.
             schedule: the schedule's state after it, of which only what has changed is recorded.
-            points: those of a probe so far; the last one is recorded if it is of this step.
+            measured: curvatures of this step.
         """
         self.losses.append(progress.loss)
         row: dict[str, Any] = {"step": progress.step, "loss": finite(progress.loss), "lr": progress.lr}
@@ -179,9 +177,9 @@ class MetricsLog:
         if self._counted is not None and (took := progress.seconds - self._seconds) > 0:
             row["tokens_per_second"] = round(self._counted / took, 1)
         self._seconds = progress.seconds
-        if points and points[-1].step == progress.step - 1:
-            row["curvature"] = finite(points[-1].smoothness)
-            self._curvature.append((progress.loss, points[-1].smoothness))
+        row |= {name: finite(value) for name, value in (measured or {}).items()}
+        if measured and "curvature" in measured:
+            self._curvature.append((progress.loss, measured["curvature"]))
         if scores is not None:
             if (above := self.curvature_above()) is not None:  # also right after a resumption, without a new point
                 row["curvature_above"] = above
@@ -220,6 +218,8 @@ class MetricsLog:
 
     def curvature_above(self) -> float | None:
         """Return the share of points of K^t above K0 + K1Δ + K2Δ², fitted to all of them; None if they are too few."""
+        from autowarm.smoothness import fit  # imports torch, which reading metrics does not need
+
         losses, values = np.array([pair for pair in self._curvature if np.isfinite(pair).all()]).reshape(-1, 2).T
         return fit(losses, values).above if len(np.unique(losses)) > 3 else None  # f* only moves the coefficients
 

@@ -66,44 +66,6 @@ def groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     ]
 
 
-_EMA = "ema"  # a tensor's key in the optimizer's state, which checkpoints hold and ranks share as the weights
-
-
-def keep_ema(optimizer: Optimizer, decay: float) -> None:
-    """Keep an exponential moving average of the weights in the optimizer's state, from the first update's weights on.
-
-    Raises:
-        UsageError: the optimizer has an average of its own.
-    """
-    if hasattr(optimizer, "eval"):
-        raise UsageError(f"ema: {type(optimizer).__name__} is judged at an average of its own; set ema to 0")
-
-    @torch.no_grad()
-    def follow(*_: Any) -> None:
-        for p in _trained(optimizer):
-            state = optimizer.state[p]
-            if _EMA in state:
-                state[_EMA].lerp_(p, 1 - decay)
-            elif state or p.grad is not None:  # an entry before the first update would be taken for the whole state
-                state[_EMA] = p.detach().clone()
-
-    optimizer.register_step_post_hook(follow)
-
-
-@contextmanager
-@torch.no_grad()
-def at_ema(optimizer: Optimizer) -> Iterator[None]:
-    """Put the average that `keep_ema` keeps into the model, and afterwards the weights back."""
-    held = [(p, p.clone(), optimizer.state[p][_EMA]) for p in _trained(optimizer) if _EMA in optimizer.state[p]]
-    try:
-        for p, _, average in held:
-            p.copy_(average)
-        yield
-    finally:
-        for p, weights, _ in held:
-            p.copy_(weights)
-
-
 def _trained(optimizer: Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 

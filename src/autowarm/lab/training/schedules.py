@@ -1,21 +1,17 @@
 """Learning-rate schedules from their configs: ours, the hand-set one, and those of other packages."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from autowarm import LMO, AdaptiveWarmup
+from autowarm import AdaptiveWarmup
 from autowarm.schedule.shapes import DECAYS, WARMUPS
-from autowarm.theory import polyak_rate
 
 from ..config import ScheduleConfig, UsageError
+from ..errors import as_usage_error
 from ..registry import SCHEDULES, at
 
 # Raises from lr/div to lr take log(div)/log(1/factor) ≈ 90 steps of GreedyLR, each after a row of better losses; with
@@ -54,13 +50,13 @@ def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int, mod
     """
     if recovers(config):
         config = replace(config, options={**config.options, "model": model})
-    with _as_usage_error():
+    with as_usage_error("schedule: "):
         return at(SCHEDULES[config.kind].place)(optimizer, config, steps)
 
 
 def load_state(scheduler: Any, state: dict[str, Any]) -> None:
     """Load a schedule's state; UsageError if it is of another one."""
-    with _as_usage_error():
+    with as_usage_error("schedule: "):
         scheduler.load_state_dict(state)
 
 
@@ -82,7 +78,7 @@ def recovers(config: ScheduleConfig) -> bool:
 
 def advance(scheduler: Any, watches: bool, loss: Tensor) -> None:
     """One scheduler step; a loss is given to the schedules that look at it."""
-    with _as_usage_error():
+    with as_usage_error("schedule: "):
         scheduler.step(*((loss,) if watches else ()))
 
 
@@ -91,15 +87,6 @@ def warmup_length(config: ScheduleConfig, scheduler: Any, updates: int) -> int:
     if not SCHEDULES[config.kind].ours:
         return config.warmup_steps or 0
     return int(scheduler.warmup_steps) if scheduler.phase == "decay" else updates
-
-
-@contextmanager
-def _as_usage_error() -> Iterator[None]:
-    """Re-raise what a scheduler objects to, an unknown option included, as UsageError."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"schedule: {error}") from None
 
 
 # What the registry names. Each makes a schedule of so many updates; all share this signature.
@@ -158,60 +145,6 @@ def greedy(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> Any:
     for group, low in zip(optimizer.param_groups, lows, strict=True):
         group["lr"] = low
     return GreedyLR(optimizer, patience=steps // _GREEDY_ROWS, min_lr=lows, max_lr=peaks, smooth=True)
-
-
-class _OfTheGap(LRScheduler, ABC):
-    """A share of the peak rate that the gap at the update before sets; 1/div for the first update."""
-
-    def __init__(self, optimizer: Optimizer, config: ScheduleConfig, steps: int) -> None:
-        self._target, self._div = float(config.target_loss or 0.0), config.div or 100.0
-        self._share = 1 / self._div
-        super().__init__(optimizer)
-
-    def step(self, loss: Tensor | None = None) -> None:  # type: ignore[override]  # the loss instead of an epoch
-        """Set the next update's rate from this update's loss."""
-        if loss is not None:
-            self._share = self._share_at(max(0.0, float(loss) - self._target))
-        super().step()
-
-    def get_lr(self) -> list[Any]:
-        """Return each group's rate."""
-        return [lr * self._share for lr in self.base_lrs]
-
-    @abstractmethod
-    def _share_at(self, gap: float) -> float:
-        """Return the next update's share of the peak rate."""
-
-
-class WarmupOnly(_OfTheGap):
-    """Alimisis et al. 2025: 1/(K0 + K1Δ), lr/div at the first gap; see `autowarm.theory.warmup_only_rate`."""
-
-    _first: float | None = None
-
-    def _share_at(self, gap: float) -> float:
-        self._first = self._first or gap
-        return 1 / (1 + (self._div - 1) * gap / self._first) if self._first else 1.0
-
-
-class Polyak(_OfTheGap):
-    """Polyak's rate Δ/‖∇f‖⋆ of the update before, but at most lr; see `autowarm.theory.polyak_rate`.
-
-    The dual norm is that of the optimizer's geometry, summed over the tensors that it steps in this geometry.
-
-    Raises:
-        ValueError: the optimizer has no geometry.
-    """
-
-    def __init__(self, optimizer: Optimizer, config: ScheduleConfig, steps: int) -> None:
-        if not isinstance(optimizer, LMO):
-            raise ValueError(f"polyak needs the norm of the optimizer's steps, and {type(optimizer).__name__} has none")
-        super().__init__(optimizer, config, steps)
-
-    def _share_at(self, gap: float) -> float:
-        own = [group for group in self.optimizer.param_groups if group.get("algorithm") != "adamw"]
-        norms = [group["geometry"].dual(p.grad) for group in own for p in group["params"] if p.grad is not None]
-        norm = float(torch.stack(norms).sum()) if norms else 0.0
-        return min(1.0, float(polyak_rate(gap, norm)) / float(max(self.base_lrs))) if norm > 0.0 else 1.0
 
 
 def wsd(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRScheduler:

@@ -12,7 +12,7 @@ from autowarm.orthogonalize import working_dtype
 from ..config import RunConfig
 from ..tasks import Batch, Task
 from ..tasks.models import attend_plainly
-from .optimizers import keep_ema, make_optimizer
+from .optimizers import make_optimizer
 from .parallel import Ranks, spread, unreduced
 
 _WIDE = 256  # from this width on, bfloat16 is faster on a CPU
@@ -31,15 +31,15 @@ class Setup:
     """A run before its first update.
 
     Attributes:
-        precision: "float32", "bfloat16" or "float64".
+        precision: "float32", "bfloat16" or "float64"; that of the config by default.
         model: the network, with weights that depend on the seed alone.
         net: the network to call: `model`, compiled or distributed over ranks if the config says so.
         optimizer: the task's own optimizer of the configured name, or the lab's.
     """
 
-    def __init__(self, config: RunConfig, task: Task, ranks: Ranks) -> None:
+    def __init__(self, config: RunConfig, task: Task, ranks: Ranks, precision: str = "") -> None:
         self._config, self._task, self._device = config, task, ranks.device
-        self.precision = precision_of(config, ranks.device)
+        self.precision = precision or precision_of(config, ranks.device)
         torch.manual_seed(config.seed)
         model = task.model().to(ranks.device)  # with a dtype, `to` would also make complex numbers real
         self.model = model.double() if self.precision == "float64" else model.float()
@@ -51,8 +51,6 @@ class Setup:
         else:
             shared = ranks.group if config.engine.parallel == "ddp" else None
             self.optimizer = make_optimizer(self.model, config.optimizer, shared)
-        if config.ema:
-            keep_ema(self.optimizer, config.ema)
 
     def pieces(self, batch: Batch) -> list[tuple[float, Batch]]:
         """Move the batch to this rank's device and split it into micro-batches, each after its size ÷ the first's."""

@@ -1,0 +1,106 @@
+"""Wrong words: one line with what would be right, status 2, and nothing made."""
+
+from pathlib import Path
+
+import pytest
+
+from autowarm.lab.commands import main
+
+from ..config.test_hardening import BOMB
+from .test_train import OWN, TINY
+from .test_words import TASK
+
+WRONG: list[tuple[list[str], str]] = [
+    (["compare", "--run.modle.width", "3"], "did you mean 'run.model.width'"),
+    (["compare", "--run.model.widht=3"], "did you mean 'run.model.width'"),
+    (["compare", "--run.steps", "many"], 'key "run.steps": Expected a int. Got value: many'),
+    (["compare", "--config", "smok"], "did you mean 'smoke'"),
+    (["compare", "--config"], "--config needs a value"),
+    (["compare", "--rates", "{lyon: [1e-3]}"], "did you mean 'lion'"),
+    (["compare", "--rates", "{adamW: [1e-3]}"], "did you mean 'adamw'"),
+    (["compare", "--steps", "3"], "unknown option --steps; did you mean 'run.steps'?"),
+    (["compare", "--optimizer", "moun"], "give each optimizer with its peak rates, such as --rates '{muon: [3e-3]}'"),
+    (["compare", "--warmups", "0,10%"], "warmups: expected a list of numbers or null, got [0, '10%']"),
+    (["compare", "--run.order", "0.5"], "run.order: expected a whole number or null, got 0.5"),
+    (["compare", "--run.optimizer", "moun"], "--run.optimizer.name has no effect here: give --rates"),
+    (["compare", "--run.engine", "moun"], "run.engine is a group of options"),
+    (["compare", "--run.engine", "mo.un"], "run.engine is a group of options"),
+    (["compare", "--run.model.heads", "5"], "width must be a multiple of 2·heads"),
+    (["compare", "--rates", "{muon: [-1]}"], "lr must be positive"),
+    (["compare", "stray"], "unrecognized arguments: stray"),
+    (["compare", "--tsk", "line.py:Line"], "unknown option --tsk; did you mean 'task'?"),
+    (["find-rate", "--tsk", "mlp"], "unknown option --tsk; did you mean 'task'?"),
+    (["train", "--ot", "x"], "unknown option --ot; did you mean 'out'?"),
+    (["compare", "--task", "nofile.py:X"], "--task nofile.py:X: no such file: nofile.py"),
+    (["train", "--task", "nofile.py:X"], "--task nofile.py:X: no such file: nofile.py"),
+    (["compare", "--config", "x.yaml"], "no such file and no such preset; known are demo, own, smoke"),
+    (["train", "--config", "x.yaml"], "no such file and no such preset; known are llama-124m, llama-210m"),
+    (["train", "--task", "line.py:Line", "--optimizer", "plian"], "optimizer 'plian'; did you mean 'plain'?"),
+    (["train", "--task", "line.py:Line", "--batch_size", "7"], "batch_size has no effect with a task"),
+    (["compare", "--run.seed", "5"], "--run.seed has no effect here: give --seeds"),
+    (["compare", "--run.optimizer.name", "lion"], "--run.optimizer.name has no effect here: give --rates"),
+    (["compare", "--seed", "5"], "did you mean 'seeds'?"),
+    (["compare", "--lr", "0.1"], "did you mean 'rates'?"),
+    (["compare", "--schedule", "wsd"], "did you mean 'schedules'?"),
+    (["compare", "--rates", "{muon: []}"], "the plan has no runs"),
+    (
+        ["smoothness", "--task", "mlp", "--run.optimizer.lr", "0.1"],
+        "--run.optimizer.lr has no effect here: give --rates",
+    ),
+    (["find-rate", "--run.optimizer.name", "lion"], "--run.optimizer.name has no effect here: give --optimizer"),
+    (["train", *TINY, "--schedule", "untuned", "--schedule.peak_gap", "1"], "schedule.peak_gap belongs to kinds"),
+    (["train", *TINY, "--schedule", "untuned", "--schedule.decay", "linear"], "schedule.decay belongs to kinds"),
+    (["train", *TINY, "--schedule", "greedy", "--schedule.warmup", "cosine"], "kind greedy does not follow it"),
+    (["train", *TINY, "--schedule", "wsd", "--schedule.div", "5"], "schedule.div belongs to kinds adaptive"),
+    (["train", *TINY, "--schedule", "wsd", "--schedule.target_loss", "0.0"], "target_loss belongs to kinds"),
+    (["train", "--model", "swim", "--dry-run"], "timm has no model 'swim'; did you mean 'swin'?"),
+    (["train", "--task", "mlp", "--batch_size", "7"], "batch_size has no effect with a task"),
+    (["train", "--task", "mlp", "--model.width", "32"], "model has no effect with a task"),
+    (["find-rate", "--task", "mlp", "--run.batch_size", "7"], "batch_size has no effect with a task"),
+    (["compare", "--task", OWN, "--run.batch_size", "7"], "run: batch_size has no effect with a task"),
+    (["find-rate", "--task", OWN, "--run.batch_size", "7"], "batch_size has no effect with a task"),
+    (["figure", "abblation-variance"], "unknown figure 'abblation-variance'; did you mean 'ablation-variance'?"),
+    (["figure", "all", "--scale", "huge"], "scale: unknown 'huge'; known are horizon, paper, tiny"),
+    (["figure", "all", "--engine", "rya"], "engine: unknown 'rya'; did you mean 'ray'?"),
+    (["figure"], "figure needs a name, or all"),
+    (["sweep"], "cells must not be empty"),
+    (["sweep", "--config", "tiny/baselnes"], "did you mean 'tiny/baselines'?"),
+    (["sweep", "--config", "tiny/baselines", "--only", "[prodgy]"], "only: no cell 'prodgy'; did you mean 'prodigy'?"),
+    (["sweep", "--config", "tiny/baselines", "--override", "{stesp: 3}"], "unknown key 'stesp'; did you mean 'steps'?"),
+    (["sweep", "--config", "tiny/baselines", "--address", "auto"], "address belongs to engine ray"),
+    (["train", "--task", "my_task.py"], "give FILE.py:NAME"),
+    (["find-rate", "--task", "my_task.py"], "give FILE.py:NAME"),
+    (["sweep", "--grid", "[{schedule.kind: adaptive}]"], "name each with its settings"),
+    (["train", "--seed", str(2**64)], ""),
+    (["compare", "--seeds=[-1]"], ""),
+    (["sweep", "--config", "tiny/baselines", f"--seeds=[{2**64}]"], ""),
+    (["train", "--steps", "2026-11-21"], ""),
+    (["compare", "--options={muon: {blocks: {'(': 3}}}", "--rates={muon: [0.1]}"], ""),
+    (["train", "--optimizer.options={blocks: {'(': 3}}"], ""),
+    (["train", "--optimizer.options=" + "[" * 3000], ""),
+    (["train", "--optimizer.options", "&a {b: *a}"], ""),
+    (["compare", "--warmups=[.inf]"], ""),
+    (["compare", "--warmups=[.nan]"], ""),
+    (["compare", "--rates={muon: [.nan]}"], ""),
+    (["train", "--optimizer.options", "{" + BOMB.replace("\n", ", ") + "}"], ""),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), WRONG)
+def test_wrong_words_get_one_line_with_what_would_be_right(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "line.py").write_text(TASK)
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("autowarm: ")
+    assert message in said
+    assert said.count("\n") == 1
+    assert "traceback" not in said
+    assert {path.name for path in tmp_path.iterdir()} <= {"line.py", "__pycache__"}
+
+
+def test_a_missing_folder_is_no_wrong_word(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "folder", "missing"]) == 1
+    assert "no folder missing" in capsys.readouterr().err

@@ -154,7 +154,7 @@ def test_what_the_pages_say_of_single_choices() -> None:
     assert float(mean) < min(float(line[0]) for line in single.values())
     assert float(worst) < min(float(line[1]) for line in single.values())
     assert "From 4,000 updates on, 40% of the run everywhere costs a little less; at 64,000, so does 10%." in evidence
-    assert "In 4,000 updates or more, 40% costs a little less; in 64,000, so does 10%." in said("../README.md")
+    assert "from 4,000 updates on, 40% costs a little less; at 64,000, so does 10%." in said("../README.md")
     assert 0 < float(longer[0]) - float(lines["40%"][2]) < 0.2
     for line in table("lengths")[2:]:  # T = 4,000, 16,000 and 64,000
         default, tenth, long = (float(line[name]) for name in ("default", "10%", "40%"))
@@ -189,8 +189,8 @@ def test_what_the_page_says_of_the_settings_that_need_a_warm_up() -> None:
         f"{len(hardly.regrets)}, the default costs {little[0]} and 10% {little[1]}."
     ) in said("evidence.md")
     assert (
-        f"the usual 10% of the run costs {tenth}% of the progress, and {worst}% at worst; the default costs "
-        f"{default}%, and {other}% at worst. Where a run hardly needs one, the default costs {little[0]}."
+        f"the usual 10% of the run costs {tenth}% of the progress, and {worst}% at worst; autowarm's default "
+        f"costs {default}%, and {other}% at worst. Where a run hardly needs one, the default costs {little[0]}."
     ) in said("../README.md")
 
 

@@ -73,7 +73,7 @@ def test_the_python_on_a_page_runs_from_top_to_bottom(
 ) -> None:
     matplotlib.use("Agg")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pool, "cores", lambda: 1)  # as many workers are started
+    monkeypatch.setattr(pool, "room", lambda: 1)  # as many workers are started
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(READERS_OWN.get(page.name, ""), names)
     for kind, code in fences(page):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from autowarm.lab.analysis.markdown import comma_separated
+from autowarm.lab.analysis.markdown import comma_separated, table
 from autowarm.lab.analysis.statistics import Estimate
 from autowarm.plotting import GREY, INK, ORANGE, styled
 from autowarm.schedule.core import EXPECTED_FALL, PEAK_GAP
@@ -98,13 +98,24 @@ def _mean_and_worst(costs: Sequence[float]) -> str:
     return f"{statistics.fmean(costs):.2f} ({max(costs):.1f})"
 
 
+def readme_table(found: Mapping[str, Group]) -> str:
+    """Markdown: a row for each choice, where a warm-up is needed and where it hardly is."""
+    shown = [(name, found[name]) for name in (NEED, NEED_NOT)]
+    lines = [
+        [f"**{title(choice)}**" if choice == DEFAULT else title(choice),
+         *(_mean_and_worst(group.costs(choice)) for _, group in shown)]
+        for choice in SHOWN
+    ]  # fmt: skip
+    return table(["warm-up", *(f"{len(group.regrets)} settings that {name}" for name, group in shown)], lines)
+
+
 @styled
 def insurance_figure(found: Mapping[str, Group]) -> Figure:
     """Mean regrets as bars, on one axis for settings that need a warm-up and those that do not; the worst in words."""
     figure = Figure(figsize=(7.6, 2.9), layout="constrained")
     left, right = figure.subplots(1, 2, sharex=True, sharey=True)
     places = range(len(SHOWN))[::-1]
-    for axes, name, words in ((left, NEED, "need a warm-up"), (right, NEED_NOT, "hardly need one")):
+    for axes, name in ((left, NEED), (right, NEED_NOT)):
         group = found[name]
         means = [statistics.fmean(group.costs(choice)) for choice in SHOWN]
         colours = [ORANGE if choice == DEFAULT else GREY for choice in SHOWN]
@@ -114,7 +125,7 @@ def insurance_figure(found: Mapping[str, Group]) -> Figure:
             axes.annotate(text, (mean, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=10,
                           color=INK, fontweight="bold" if choice == DEFAULT else "normal")  # fmt: skip
         axes.grid(visible=False)
-        axes.set_title(f"{len(group.regrets)} settings that {words}", fontsize=11)
+        axes.set_title(f"{len(group.regrets)} settings that {name}", fontsize=11)
     longest = max(statistics.fmean(found[NEED].costs(choice)) for choice in SHOWN)
     left.set_xlim(0, 1.55 * longest)
     left.set_yticks(places, [title(choice) for choice in SHOWN])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autowarm.lab.analysis.markdown import comma_separated, table
+from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.analysis.statistics import Estimate
 
 from ..cells import DEFAULT, FAMILIES, PAPER, SEEDS, Setting, peer_cells, scheduled_cells, title
@@ -97,21 +97,6 @@ def lengths_table(found: Iterable[Judged]) -> str:
     headings = ["T", "settings", *map(title, _FEW), "default − best on other seeds", "its warm-up, % of T (quartiles)",
                 "ended by the loss, %"]  # fmt: skip
     return comma_separated(headings, lines)
-
-
-def readme_table(found: Iterable[Judged]) -> str:
-    """Markdown: for each choice, the mean regret by length of run and the worst of all; the default's median length."""
-    by_length = _grouped((one for one in found if one.setting.cell.steps >= _SHORT), lambda cell: cell.steps)
-    every = [one for some in by_length.values() for one in some]
-    lines = [
-        [f"**{title(name)}**" if name == DEFAULT else title(name),
-         *(_means(some, [name])[0] for some in by_length.values()),
-         mean_and_worst([one.regrets[name] for one in every])[1]]
-        for name in _FEW
-    ]  # fmt: skip
-    medians = [f"{statistics.median(100 * one.warmup for one in some):.0f}%" for some in by_length.values()]
-    settings = [f"T = {steps:,}, {len(some)} settings" for steps, some in by_length.items()]
-    return table(["warm-up", *settings, "worst of all"], [*lines, ["*default's length, median*", *medians, ""]])
 
 
 def kinds_table(found: Iterable[Judged], kind: Callable[[Cell], str]) -> str:

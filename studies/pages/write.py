@@ -13,8 +13,8 @@ from ..recovery.faults import SPIKE, losses_of
 from ..rows import Rows
 from ..runs import curve_of
 from .figures import EXAMPLE, first_figure, recovery_figure, shapes_figure
-from .insurance import groups, insurance_figure
-from .tables import main_settings, readme_table, texts
+from .insurance import groups, insurance_figure, readme_table
+from .tables import texts
 from .which_rate import searches_figure
 
 _MARKS = re.compile(r"(<!-- by python -m studies pages -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
@@ -46,7 +46,7 @@ def with_table(readme: str, data: Path) -> str:
     Raises:
         LabError: a planned run is missing, or the marks are.
     """
-    found = readme_table(main_settings(data))
+    found = readme_table(groups(data))
     text, count = _MARKS.subn(lambda marks: marks[1] + found + marks[2], readme)
     if count != 1:
         raise LabError(f"README.md has {count} places for the table, not one: between {_MARKS.pattern!r}")

@@ -26,11 +26,11 @@ def places() -> dict[str, tuple[Any, Callable[..., Any]]]:
     from autowarm.lab.training import loop
     from autowarm.lab.training.checkpoint import Checkpoints
     from autowarm.lab.training.metrics import MetricsLog
-    from autowarm.schedule import arguments
+    from autowarm.schedule import calibration
 
     return {
         "data preparation": (text, text._build),
-        "calibration": (arguments, arguments.calibrate),
+        "calibration": (calibration, calibration.calibrate),
         "a step": (loop._Run, loop._Run._update),
         "saving a checkpoint": (Checkpoints, Checkpoints.save),
         "noting metrics": (MetricsLog, MetricsLog.flush),

@@ -53,8 +53,15 @@ def clm(folder: Path, horizon: int, resume: bool) -> list[str]:
     return [
         *["clm.py", "--train_file", f"{folder}/train.txt", "--validation_file", f"{folder}/validation.txt"],
         *["--output_dir", str(folder), "--num_train_epochs", str(horizon), "--learning_rate", "1e-2"],
-        *["--per_device_train_batch_size", "8", "--gradient_accumulation_steps", "2", "--use_cpu"],
-        *["--logging_steps", "1"],
+        *[
+            "--per_device_train_batch_size",
+            "8",
+            "--gradient_accumulation_steps",
+            "2",
+            "--use_cpu",
+            "--logging_steps",
+            "1",
+        ],
         *["--save_steps", "10", "--eval_strategy", "epoch", "--report_to", "tensorboard", "--disable_tqdm", "true"],
     ]
 
@@ -71,7 +78,16 @@ CLIENTS = {
     "transformers, run_clm": Client(clm, 3, 5, 14, 34),
     "trl, SFTTrainer": Client(lambda folder, epochs, _: ["sft.py", str(folder), str(epochs)], 3, 5, 20, 45),
     "nanoGPT, train.py": Client(gpt, 60, 100, 1, 47, extra=1),
+    "lightning, BackboneFinetuning": Client(
+        lambda folder, epochs, resume: ["finetuning.py", str(folder), str(epochs), *[f"{folder}/last.ckpt"] * resume],
+        6,
+        9,
+        10,
+        43,
+        falls_to=0.8,
+    ),
     "timm, train.py": Client(images, 12, 18, 3, 29, falls_to=0.9),
+    "own loop, torch.compile": Client(lambda folder, n, _: ["compiled.py", str(folder), str(n)], 60, 90, 1, 46),
 }
 
 
@@ -79,7 +95,7 @@ CLIENTS = {
 def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     """One for all: what takes the time is importing the trainers."""
     folder = tmp_path_factory.mktemp("launcher")
-    trainers = ["trl.trainer.sft_trainer", "timm", "datasets"]
+    trainers = ["trl.trainer.sft_trainer", "lightning.pytorch", "timm", "datasets"]
     launcher = Launcher(trainers, clean_environment(folder), folder)
     yield launcher
     launcher.close()

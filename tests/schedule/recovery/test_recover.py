@@ -466,3 +466,19 @@ def test_a_captured_graph_is_refused() -> None:
     for no_choice in ("on", 1):
         with pytest.raises(ValueError, match=f'recover must be True, False, or "warn" to warn only, got {no_choice!r}'):
             AdaptiveWarmup(optimizer, 100, recover=no_choice)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("after", [3, 12])
+def test_extend_leaves_the_next_rate_alone(after: int) -> None:
+    """On trial, and in the short ramp after it."""
+    run = Run("lion", faults=BAD, recover=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        while not run.scheduler.recoveries:
+            run.train(1)
+        run.train(after)
+    rate = run.optimizer.param_groups[0]["lr"]
+    run.scheduler.extend(5000)
+    assert run.scheduler._guard._detector.window == 100  # type: ignore[union-attr]
+    run.scheduler._write()
+    assert run.optimizer.param_groups[0]["lr"] == pytest.approx(rate)

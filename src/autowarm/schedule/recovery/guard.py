@@ -62,7 +62,7 @@ class Guard:
     Unless it ``restores``, it keeps no copies and only notices.
     """
 
-    _SAVED = ("since", "again", "early", "copied", "lowered", "climbs", "fell", "wrong", "idle", "trial", "bar")
+    _SAVED = ("since", "again", "early", "copied", "lowered", "climbs", "fell", "wrong", "idle", "trial", "bar", "span")
 
     def __init__(self, restores: bool, model: nn.Module | None, length: int) -> None:
         self._restores, self._model = restores, model
@@ -86,6 +86,7 @@ class Guard:
         self._unproven: _Kept | None = None  # a copy whose weights have had no loss yet: they may be broken
         self._copied: int | None = None  # the update of the last copy
         self._since: int | None = None  # the update of the last restart
+        self._span = window  # how many updates the rate rises over after it
         self._again = False  # whether the next alarm lowers the rate
         self._early = 0  # restarts in a row that failed at once
         self._trial: Recovery | None = None  # the alarm that is on trial
@@ -109,14 +110,14 @@ class Guard:
         """The share of the schedule's rate for the next update: below 1 for a while after a restart."""
         if self._trial is not None:
             return _STILL
-        gone = 1.0 if self._since is None else (updates - self._since) / self._detector.window
+        gone = 1.0 if self._since is None else (updates - self._since) / self._span
         return self._left(updates) * min(1.0, _FIRST + (1.0 - _FIRST) * gone)
 
     def _left(self, updates: int) -> float:
         """What the alarms have left of the rate. It climbs back by one lowering, over two windows."""
         if self._climbs is None or updates <= self._climbs:
             return self._lowered
-        done = (updates - self._climbs) / (2 * self._detector.window)
+        done = (updates - self._climbs) / (2 * self._span)
         return min(1.0, self._lowered * (1 / _LOWERED) ** min(1.0, done))
 
     def after(
@@ -238,6 +239,7 @@ class Guard:
         """The weights were at fault: the run goes on from the copy."""
         self._trial = self._before = None
         self._again, self._since, self._fell = True, updates, found.update - (found.restored or 0)
+        self._span = self._detector.window
         if found.peak_after != found.peak_before:
             self._lowered *= found.peak_after / found.peak_before
             self._climbs = None if self._climbs is None else _NEVER

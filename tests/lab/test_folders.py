@@ -54,8 +54,8 @@ def words(command: str, folder: Path, corpus: Path, tokenizer: str) -> list[str]
         "sweep": ["sweep", "--base", json.dumps({key: str(x) if x is corpus else x for key, x in run.items()}),
                   "--cells", "{one: {}}", *out],
         "figure": ["figure", "eta-behaviour", "--figures", str(folder)],
-        "smoothness": ["smoothness", *within, "--rates", "{lion: 0.001}", "--options", "{}", "--windows", "{}",
-                       "--steps", "{}", "--run.schedule.warmup_steps", "6", *out],
+        "smoothness": ["smoothness", "--only", "[lion]", "--override", json.dumps({
+            **{key: str(x) if x is corpus else x for key, x in run.items()}, "schedule.warmup_steps": 6}), *out],
         "data": ["data", "folder", str(corpus), "--tokenizer", tokenizer, "--shard_tokens", "3000", "--val_tokens",
                  "1000", "--workers", "1", *out],
         "calibrate": ["calibrate", "--shapes", "8x8", "--first_loss", "4", *out],

@@ -92,8 +92,8 @@ class Estimate:
         """
         if self.stderr is None:
             return None
-        freedom, count = (self.noise[1] if self.noise else self.count - 1), count or self.count
-        freedom = freedom * (count - 1) / (self.count - 1)
+        count = count or self.count
+        freedom = (self.noise[1] / (self.count - 1) if self.noise else 1) * (count - 1)
         error = self.stderr * math.sqrt(self.count / count)
         down, up = (-float(special.stdtrit(freedom, (1 - level) / (2 * many))) for many in (self.choices, 1))
         return self.mean - down * error, self.mean + up * error

@@ -5,12 +5,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from autowarm.lab.analysis.statistics import Estimate, against_best, same_mean
+from autowarm.lab.analysis.statistics import Estimate, against_best
 
 INF = math.inf
 
@@ -41,7 +38,7 @@ def test_one_seed_decides_nothing():
 
 @pytest.mark.parametrize("values", [(), (1.0, INF), (math.nan,)])
 def test_an_estimate_refuses_values_it_has_no_mean_of(values):
-    with pytest.raises(ValueError, match="at least one value|must be finite"):
+    with pytest.raises(ValueError, match="at least one value, and all finite"):
         Estimate(values)
 
 
@@ -139,26 +136,3 @@ def test_intervals_cover_the_truth_as_often_as_they_say(seeds):
             covered[level] += low <= 0.3 <= high
     for level, count in covered.items():
         assert count / len(draws) == pytest.approx(level, abs=4 * math.sqrt(level * (1 - level) / len(draws)))
-
-
-@given(arrays(float, (2, 5), elements=st.floats(-10, 10)))
-def test_of_two_rows_the_f_test_is_the_paired_t_test(values: np.ndarray) -> None:
-    assume(np.std(values[0] - values[1]) > 1e-6)
-    assert same_mean(values) == pytest.approx(stats.ttest_rel(*values).pvalue, rel=1e-6, abs=1e-12)
-
-
-@given(arrays(float, (4, 3), elements=st.floats(-10, 10)), arrays(float, 3, elements=st.floats(-10, 10)))
-def test_what_columns_have_in_common_does_not_matter(values: np.ndarray, common: np.ndarray) -> None:
-    assume(np.std(values - values.mean(0) - values.mean(1, keepdims=True)) > 1e-3)
-    assert same_mean(values + common) == pytest.approx(same_mean(values), rel=1e-6, abs=1e-12)
-
-
-def test_of_rows_with_the_same_mean_one_in_twenty_seems_to_differ() -> None:
-    generator = np.random.default_rng(0)
-    found = [same_mean(generator.standard_normal((4, 4)) + generator.standard_normal(4)) < 0.05 for _ in range(2000)]
-    assert 0.035 < np.mean(found) < 0.065  # three standard errors
-
-
-def test_rows_without_noise() -> None:
-    assert same_mean([[1.0, 2.0], [1.0, 2.0]]) == 1.0
-    assert same_mean([[1.0, 2.0], [2.0, 3.0]]) == 0.0

@@ -197,6 +197,15 @@ def test_a_grid_without_differences_is_said_to_show_nothing() -> None:
     assert "differ by 0.400 nats at most; the worst is 5 updates." in verdict(summarise(clear)[0])
 
 
+def test_of_lengths_that_do_not_matter_one_grid_in_twenty_at_most_seems_to_differ() -> None:
+    generator, found = np.random.default_rng(0), 0
+    for _ in range(400):
+        losses = generator.normal(2.0, 0.1, (6, 4)) + generator.standard_normal(4)
+        (summary,) = summarise([row("linear", i, seed, losses[i, seed]) for i in range(6) for seed in range(4)])
+        found += bool(summary.length_matters)
+    assert 0 < found / 400 <= 0.05
+
+
 def test_small_numbers_keep_three_digits_and_the_sign_that_decides() -> None:
     assert [number(x) for x in (2.0, 0.0101, 0.0034567, -1.2345e-6)] == ["2.000", "0.010", "0.00346", "-1.23e-06"]
     assert [number(x, 4, "+") for x in (-0.0, -0.0004, 0.0234)] == ["+0.0000", "-0.0004", "+0.0234"]

@@ -41,7 +41,9 @@ def test_a_task_of_ones_own_gets_a_rate_and_a_picture_of_its_own_optimizer(
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
     numbers = json.loads((tmp_path / "out" / "find-rate.json").read_text())
-    assert f"suggestion  {numbers['suggestion']:.2g} for {optimizer} and a run of 300 updates" in text  # as `autowarm compare` takes
+    assert (
+        f"suggestion  {numbers['suggestion']:.2g} for {optimizer} and a run of 300 updates" in text
+    )  # as `autowarm compare` takes
     assert numbers["interval"][0] < numbers["suggestion"] < numbers["interval"][1]
     assert 1e-4 < numbers["suggestion"] < 3
     assert (tmp_path / "out" / "find-rate.png").stat().st_size > 1000

@@ -32,7 +32,6 @@ Losses = Mapping[int, float]
 """Held-out loss by seed. Lower is better; `math.inf` marks a run that diverged."""
 
 Outcome = Literal["better", "worse", "undecided"]
-_MOST = 100  # seeds that are worth proposing
 
 
 @dataclass(frozen=True)
@@ -60,10 +59,8 @@ class Estimate:
     noise: tuple[float, int] | None = None
 
     def __post_init__(self) -> None:
-        if not self.values:
-            raise ValueError("an estimate needs at least one value, got none")
-        if not all(map(math.isfinite, self.values)):
-            raise ValueError(f"values must be finite, got {self.values}")
+        if not self.values or not all(map(math.isfinite, self.values)):
+            raise ValueError(f"an estimate needs at least one value, and all finite, got {self.values}")
 
     @property
     def count(self) -> int:
@@ -106,7 +103,7 @@ class Estimate:
     @property
     def seeds_to_decide(self) -> int | None:
         """With how many values the same mean and spread would be decided; None for more than a hundred, or unknown."""
-        counts = range(self.count, _MOST + 1)
+        counts = range(self.count, 101)
         return next((count for count in counts if _side(self.interval(count=count)) != "undecided"), None)
 
 
@@ -121,12 +118,6 @@ def against_best(ours: Sequence[float], best: Sequence[float], others: Sequence[
     Args:
         ours, best: finite losses, one per seed.
         others: those of the other lengths; infinite where a run diverged or is missing.
-
-    Example:
-        >>> from autowarm.lab.analysis.statistics import against_best
-        >>> found = against_best([2.0, 2.1, 2.2], [2.3, 2.4, 2.6], [[2.5, 2.7, 2.8]])
-        >>> print(f"{found.mean:.3f} ± {found.stderr:.3f}; {found.outcome}")
-        -0.333 ± 0.033; better
     """
     lengths = np.asarray([best, *others], dtype=float)
     pairs = tuple(float(a - b) for a, b in zip(ours, best, strict=True))
@@ -143,25 +134,3 @@ def _noise(x: np.ndarray) -> tuple[float, int]:
     rest = x - x.mean(axis=0, keepdims=True) - x.mean(axis=1, keepdims=True) + x.mean()
     freedom = (x.shape[0] - 1) * (x.shape[1] - 1)
     return math.sqrt(float(np.sum(rest**2)) / freedom), freedom
-
-
-def same_mean(values: Sequence[Sequence[float]]) -> float:
-    """How likely differences as large as these are if all rows have the same mean: a p-value.
-
-    The F test of a randomised block design (Fisher, 1935): what the columns, here seeds, have in common is taken out,
-    and the noise is pooled over all rows.
-
-    Args:
-        values: finite numbers, shape (rows, columns), at least two of each.
-
-    Example:
-        >>> from autowarm.lab.analysis.statistics import same_mean
-        >>> round(same_mean([[2.0, 2.1, 2.2], [2.3, 2.4, 2.6]]), 3)
-        0.01
-    """
-    x = np.asarray(values, dtype=float)
-    spread, freedom = _noise(x)
-    between = x.shape[1] * float(np.var(x.mean(axis=1), ddof=1))
-    if spread == 0.0:
-        return 1.0 if between == 0.0 else 0.0
-    return float(special.fdtrc(len(x) - 1, freedom, between / spread**2))

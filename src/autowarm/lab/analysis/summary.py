@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from ..config import printable
 from ..registry import OPTIMIZERS
-from .statistics import Estimate, Outcome, against_best, same_mean
+from .statistics import Estimate, Outcome, against_best
 
 Row = Mapping[str, Any]
 
@@ -160,10 +160,13 @@ class Summary:
     @property
     def length_matters(self) -> bool | None:
         """Whether the hand-set lengths differ by more than the noise; None if that cannot be told."""
-        seeds = self._common_seeds
-        if len(self.manual) < 2 or len(seeds) < 2 or self.worst is None:
+        seeds, count = sorted(self._common_seeds), len(self.manual)
+        if count < 2 or len(seeds) < 2 or self.worst is None:
             return None
-        return same_mean([[point.losses[seed] for seed in sorted(seeds)] for point in self.manual]) < 0.05
+        ranked = sorted(self.manual, key=self.on_common_seeds)
+        best, *others, worst = ([point.losses[seed] for seed in seeds] for point in ranked)
+        chosen = replace(against_best(worst, best, others), choices=count * (count - 1) // 2)  # among all pairs
+        return chosen.outcome == "worse"
 
 
 def summarise(rows: Iterable[Row], own: bool = False) -> list[Summary]:

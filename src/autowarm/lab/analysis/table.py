@@ -8,16 +8,8 @@ from rich.text import Text
 
 from .summary import Point, Summary, verdict, with_error
 
-_HEADINGS = (
-    "optimizer, rate",
-    "best hand-set",
-    "updates",
-    "default",
-    "ended after, by",
-    "difference",
-    "Algorithm 1",
-    "ended after, by",
-)
+_HEADINGS = ("optimizer, rate", "best hand-set", "updates", "default", "ended after, by", "difference",
+             "Algorithm 1", "ended after, by")  # fmt: skip
 
 
 def cells(summary: Summary) -> list[str]:

@@ -81,12 +81,7 @@ class Estimate:
         return spread / math.sqrt(self.count)
 
     def interval(self, level: float = 0.95, count: int | None = None) -> tuple[float, float] | None:
-        """Return the confidence interval of the module's description; None for one value.
-
-        Args:
-            level: the probability that it contains the true mean.
-            count: so many values instead, with this mean and spread.
-        """
+        """Return the module's confidence interval, with `count` for as many values of the same spread; None for one."""
         if self.stderr is None:
             return None
         count = count or self.count

@@ -218,9 +218,7 @@ def headline(summaries: Sequence[Summary]) -> str:
     if len(compared) > 1 or not compared[0].difference:
         text += "; " + ", ".join(f"{word} in {counts[word]}" for word in get_args(Outcome) if counts[word])
     if all(len(summary.seeds) == 1 for summary in compared):
-        text = (
-            "One seed decides nothing: run four, as with --seeds 0,1,2,3, to compare the default with hand-set warm-ups"
-        )
+        text = "One seed decides nothing: run four, as with --seeds 0,1,2,3, to compare the default with others"
     if edges := sum(bool(summary.edge) for summary in compared):
         text += f"; the best hand-set length is at the edge of those tried in {edges}"
     if all(point.ended_by.get("clock") == len(point.losses) for point in (one.adaptive for one in compared) if point):
@@ -245,11 +243,8 @@ def verdict(summary: Summary) -> str:
     best, ours = summary.best, summary.adaptive
     if best is None:
         alone = {"the default": ours, "Algorithm 1": summary.paper, **summary.others}
-        losses = [
-            f"{kind}: " + ("diverged" if point.diverged else f"loss {number(point.val_loss)}")
-            for kind, point in alone.items()
-            if point is not None
-        ]
+        losses = [f"{kind}: " + ("diverged" if point.diverged else f"loss {number(point.val_loss)}")
+                  for kind, point in alone.items() if point is not None]  # fmt: skip
         return "; ".join(["No hand-set warm-up was run", *losses]) + "."
     words = [_compared(summary)] if summary.outcome is not None else []
     if best.diverged:
@@ -304,7 +299,5 @@ def _compared(summary: Summary) -> str:
     low, high = (number(end, 4, "+") for end in interval)
     allowing = f", allowing for the choice among {many}" if (many := len(summary.manual)) > 1 else ""
     text = f"{words} ({amount}, 95% interval {low} to {high}{allowing})."
-    if summary.outcome != "undecided":
-        return text
-    enough = difference.seeds_to_decide
-    return f"{text} About {enough} seeds would decide." if enough else f"{text} A hundred seeds would not decide."
+    seeds = f"About {enough}" if (enough := difference.seeds_to_decide) else "More than 100"
+    return f"{text} {seeds} seeds would decide." if summary.outcome == "undecided" else text

@@ -122,10 +122,7 @@ def files_in(root: Path, skipped: Container[str] = ()) -> list[Path]:
 
 
 def texts_of(path: Path, alone: bool = False) -> Iterator[str]:
-    """Yield the texts of a file: the rows of a parquet file, or a text file in pieces; LabError if it is unreadable.
-
-    A text file `alone` is about 64 pieces that end at a blank line, so that a part of them can be held out.
-    """
+    """Yield a parquet file's rows or a text file's pieces, about 64 if it is `alone`; LabError if it is unreadable."""
     try:
         size = min(_LARGEST, max(_SMALLEST, path.stat().st_size // 64)) if alone else _LARGEST
         yield from _rows(path) if _holds_rows(path) else pieces_of(path, size, "\n\n" if alone else "\n")

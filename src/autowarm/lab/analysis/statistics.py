@@ -12,7 +12,7 @@ would call it worse pays for the choice among k (Bonferroni). With 95% confidenc
     D̂ − t(1 − 0.025/k)·s·√(2/n)  ≤  D  ≤  D̂ + t(0.975)·s·√(2/n).
 
 **Its power**, with four seeds and two to seven lengths, over simulated comparisons (`test_statistics.py` repeats some):
-where D = 0, 2 to 4% of verdicts are wrong. Where D is two standard deviations of a seed's difference, 2·√2·σ, 81 to 98%
+where D = 0, 2 to 4% of verdicts are wrong. Where D is two standard deviations of a seed's difference, 2·√2·σ, 80 to 98%
 are right, whether one length is best or all are equal; with a single length, which has nothing to pool, 76%.
 It assumes equal noise. Lengths far behind, whose noise is often larger, do not count towards it. Of six equal lengths,
 7% of verdicts are wrong where the default has twice the noise, and 10% where one length has ten times the noise.

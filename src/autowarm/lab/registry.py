@@ -60,7 +60,10 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     "d-adaptation": Optimizer(
         "D-Adaptation", "dadaptation:DAdaptAdam", defaults={"decouple": True}, rate_free=True, kept=3
     ),
-}
+    # PyTorch's others by the names of their classes, without LBFGS and SparseAdam, which need more than a gradient.
+    **{name: Optimizer(name, f"torch.optim:{name}") for name in (
+        "SGD", "Adam", "NAdam", "Adamax", "Adafactor", "Adagrad", "Adadelta", "RMSprop", "ASGD", "Rprop")},
+}  # fmt: skip
 OURS = [name for name, one in OPTIMIZERS.items() if one.place.startswith("autowarm:")]
 WITH_NORM = [name for name, one in OPTIMIZERS.items() if one.norm]
 

@@ -14,7 +14,14 @@ def test_the_table_marks_a_run_that_never_left_warm_up() -> None:
     line = cells(summarise(ROWS)[0])
     assert line[0] == "Muon 0.01"
     assert line[-1] == "all"
-    assert line[5].lstrip("+-") == "0.0000 ± 0.1000"
+    assert line[5].lstrip("+-") == "0.0000 ± 0.0816"
+
+
+def test_the_table_says_what_ended_each_warm_up() -> None:
+    """Of the default and of Algorithm 1; a hand-set one ends where it was set to."""
+    ends = {0: "loss", 1: "clock"}
+    rows = [one if one["schedule"] == "linear" else {**one, "ended_by": ends[one["seed"]]} for one in ROWS]
+    assert [cells(summarise(rows)[0])[i] for i in (2, 4, 7)] == ["20", "12, loss and clock", "all, loss and clock"]
 
 
 def test_the_means_are_over_the_seeds_of_the_difference() -> None:

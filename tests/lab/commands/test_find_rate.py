@@ -26,16 +26,24 @@ class Line:
 """
 
 
-@pytest.mark.parametrize("optimizer", ["plain", "lion"])
-def test_a_task_of_ones_own_gets_a_rate_and_a_picture(
-    optimizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("code", "words", "optimizer"),
+    [
+        ("", [], "plain"), ("", ["--optimizer", "lion"], "lion"), ("", ["--optimizer", "SGD"], "SGD"),
+        ("    defaults = {'rates': {'lion': [0.1]}}\n", [], "lion"), ("    optimizers = {}\n", [], "adamw"),
+    ],
+)  # fmt: skip
+def test_a_task_of_ones_own_gets_a_rate_and_a_picture_of_its_own_optimizer(
+    code: str, words: list[str], optimizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "line.py").write_text(TASK)
-    words = ["find-rate", "--task", f"{tmp_path}/line.py:Line", "--optimizer", optimizer]
+    (tmp_path / "line.py").write_text(TASK + code)
+    words = ["find-rate", "--task", f"{tmp_path}/line.py:Line", *words]
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
     numbers = json.loads((tmp_path / "out" / "find-rate.json").read_text())
-    assert f"suggestion  {numbers['suggestion']:.2g} for a run of 300 updates" in text  # as `autowarm compare` takes
+    assert (
+        f"suggestion  {numbers['suggestion']:.2g} for {optimizer} and a run of 300 updates" in text
+    )  # as `autowarm compare` takes
     assert numbers["interval"][0] < numbers["suggestion"] < numbers["interval"][1]
     assert 1e-4 < numbers["suggestion"] < 3
     assert (tmp_path / "out" / "find-rate.png").stat().st_size > 1000

@@ -11,13 +11,13 @@ from ..files import write_json
 from .figures import axes_of, save
 
 
-def words(found: RateSearch, total_steps: int) -> str:
+def words(found: RateSearch, total_steps: int, optimizer: str) -> str:
     """Describe the suggestion for a run of so many updates and its interval, or the reason why there is none."""
-    tried = f"{len(found.rates)} updates, rates from {found.rates[0]:.2g} to {found.rates[-1]:.2g}"
+    tried = f"{len(found.rates)} updates of {optimizer}, rates from {found.rates[0]:.2g} to {found.rates[-1]:.2g}"
     if found.reason is not None:
         return f"no rate can be suggested: {found.reason}\n{tried}"
     low, high = found.interval
-    suggested = f"suggestion  {found.suggestion:.2g} for a run of {total_steps:,} updates"
+    suggested = f"suggestion  {found.suggestion:.2g} for {optimizer} and a run of {total_steps:,} updates"
     return f"{suggested}\ninterval    {low:.2g} to {high:.2g}\n{tried}"
 
 

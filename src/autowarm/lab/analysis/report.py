@@ -15,6 +15,7 @@ from .results import Results
 from .summary import Row, headline, verdict
 from .table import lines
 
+_CURVES = {"adaptive": "the default", "best": "the best hand-set warm-up", "paper": "Algorithm 1 to the letter"}
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -67,6 +68,9 @@ def html(results: Results, sweeps: Sequence[tuple[str, str]], curves: Sequence[t
         curves=curves,
         runs=sorted(results.rows, key=_order),
         failed=results.failed,
+        ran=" and ".join(words for kind, words in _CURVES.items() if any(getattr(one, kind) for one in summaries)),
+        alone=any(one.manual and one.adaptive is None for one in summaries),
+        compared=any(one.outcome for one in summaries),
         warnings=warnings(results.rows),
         config=yaml.safe_dump(document["config"], sort_keys=False, allow_unicode=True),
     )

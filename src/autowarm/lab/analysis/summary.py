@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from ..config import printable
 from ..registry import OPTIMIZERS
-from .statistics import Estimate, Outcome, same_mean
+from .statistics import Estimate, Outcome, against_best
 
 Row = Mapping[str, Any]
 
@@ -24,7 +24,7 @@ class Point:
 
     warmup_steps: float  # mean number of updates in warm-up
     losses: Mapping[int, float]  # final validation loss by seed; infinite if the run diverged
-    ended_by_time: int = 0  # runs in which the clock, not the loss, ended the warm-up
+    ended_by: Mapping[str, int] = field(default_factory=dict)  # in how many runs what ended the warm-up by itself
 
     @property
     def val_loss(self) -> float:
@@ -125,16 +125,16 @@ class Summary:
 
     @property
     def difference(self) -> Estimate | None:
-        """The default minus the best hand-set warm-up, paired over seeds; negative is better.
+        """The default minus the best hand-set warm-up, paired over seeds; negative is better. See `statistics`.
 
-        None if a run diverged, or if they have no common seed. The best length is chosen on the same seeds on which it
-        is compared, which the interval allows for.
+        None if a run diverged, or if they have no common seed.
         """
         ours, best = self.adaptive, self.best
-        if ours is None or best is None or ours.diverged or best.diverged:
+        if ours is None or best is None or ours.diverged or best.diverged or not self.seeds:
             return None
-        pairs = tuple(ours.losses[seed] - best.losses[seed] for seed in self.seeds)
-        return Estimate(pairs, choices=len(self.manual)) if pairs else None
+        points = (ours, best, *(point for point in self.manual if point is not best))
+        first, second, *others = ([point.losses.get(seed, math.inf) for seed in self.seeds] for point in points)
+        return against_best(first, second, others)
 
     @property
     def outcome(self) -> Outcome | None:
@@ -152,12 +152,21 @@ class Summary:
         return "worse" if ours.diverged else "better"
 
     @property
+    def worst(self) -> float | None:
+        """How far the worst hand-set length is behind the best, over the seeds that all have; None if it diverged."""
+        losses = [self.on_common_seeds(point) for point in self.manual]
+        return max(losses) - min(losses) if losses and math.isfinite(max(losses)) else None
+
+    @property
     def length_matters(self) -> bool | None:
         """Whether the hand-set lengths differ by more than the noise; None if that cannot be told."""
-        seeds = self._common_seeds
-        if len(self.manual) < 2 or len(seeds) < 2 or any(point.diverged for point in self.manual):
+        seeds, count = sorted(self._common_seeds), len(self.manual)
+        if count < 2 or len(seeds) < 2 or self.worst is None:
             return None
-        return same_mean([[point.losses[seed] for seed in sorted(seeds)] for point in self.manual]) < 0.05
+        ranked = sorted(self.manual, key=self.on_common_seeds)
+        best, *others, worst = ([point.losses[seed] for seed in seeds] for point in ranked)
+        chosen = replace(against_best(worst, best, others), choices=count * (count - 1) // 2)  # among all pairs
+        return chosen.outcome == "worse"
 
 
 def summarise(rows: Iterable[Row], own: bool = False) -> list[Summary]:
@@ -183,8 +192,8 @@ def _summary(rows: Sequence[Row], own: bool) -> Summary:
 
 def _point(rows: Sequence[Row]) -> Point:
     warmup = sum(row["warmup_steps"] for row in rows) / len(rows)
-    by_time = sum(row.get("ended_by") == "clock" for row in rows)
-    return Point(warmup, {row["seed"]: loss(row) for row in rows}, by_time)
+    ended_by = Counter(row["ended_by"] for row in rows if row.get("ended_by"))
+    return Point(warmup, {row["seed"]: loss(row) for row in rows}, ended_by)
 
 
 def loss(row: Row) -> float:
@@ -197,17 +206,36 @@ def headline(summaries: Sequence[Summary]) -> str:
     compared = [summary for summary in summaries if summary.outcome is not None]
     if not compared:
         return "Warm-ups side by side"
+    lengths = sorted({len(summary.manual) for summary in compared})
+    best = f"the best of {' to '.join(map(str, lengths[:1] + lengths[1:][-1:]))} hand-set lengths, unknown beforehand"
+    text = f"{_amount(compared)} {best if lengths != [1] else 'the hand-set length'}"
+    costs = sorted({one.worst for one in compared if one.worst})
+    cost = (" and " if len(costs) < 3 else " to ").join(dict.fromkeys(map(number, costs[:1] + costs[-1:])))
+    diverged = sum(one.worst is None for one in compared)
+    worst = [f"cost {cost}"] * bool(costs) + [f"diverged in {diverged}"] * bool(diverged)
+    text += f"; the worst {' or '.join(worst)}" * bool(worst)
     counts = Counter(summary.outcome for summary in compared)
-    shown = ", ".join(f"{word} in {counts[word]}" for word in get_args(Outcome) if counts[word])
-    settings = f"{len(compared)} setting{'s' if len(compared) > 1 else ''}"
-    text = f"The default against the best hand-set warm-up, in {settings}: {shown}"
+    if len(compared) > 1 or not compared[0].difference:
+        text += "; " + ", ".join(f"{word} in {counts[word]}" for word in get_args(Outcome) if counts[word])
     if all(len(summary.seeds) == 1 for summary in compared):
-        text = "One seed decides nothing: run more seeds to compare the default with hand-set warm-ups"
+        text = "One seed decides nothing: run four, as with --seeds 0,1,2,3, to compare the default with others"
     if edges := sum(bool(summary.edge) for summary in compared):
         text += f"; the best hand-set length is at the edge of those tried in {edges}"
-    if all(point.ended_by_time == len(point.losses) for point in (one.adaptive for one in compared) if point):
+    if all(point.ended_by.get("clock") == len(point.losses) for point in (one.adaptive for one in compared) if point):
         text += "; max_warmup ended every warm-up of the default, which here is a ramp of fixed length"
     return text
+
+
+def _amount(compared: Sequence[Summary]) -> str:
+    """Say how far the default is from the best, at most, in the settings in which neither diverged."""
+    found = [one.difference for one in compared if one.difference]
+    if not found:
+        return "Runs diverged: the default against"
+    ours = "The default" if len(found) == len(compared) else f"Where no run diverged, in {len(found)}, the default"
+    far = max(found, key=lambda one: abs(one.mean))
+    amount = with_error(abs(far.mean), far.stderr, 3) + compared[0].unit
+    decided = len(compared) == 1 and far.outcome != "undecided"
+    return f"{ours} is {amount} {far.outcome} than" if decided else f"{ours} is within {amount} of"
 
 
 def verdict(summary: Summary) -> str:
@@ -215,11 +243,8 @@ def verdict(summary: Summary) -> str:
     best, ours = summary.best, summary.adaptive
     if best is None:
         alone = {"the default": ours, "Algorithm 1": summary.paper, **summary.others}
-        losses = [
-            f"{kind}: " + ("diverged" if point.diverged else f"loss {number(point.val_loss)}")
-            for kind, point in alone.items()
-            if point is not None
-        ]
+        losses = [f"{kind}: " + ("diverged" if point.diverged else f"loss {number(point.val_loss)}")
+                  for kind, point in alone.items() if point is not None]  # fmt: skip
         return "; ".join(["No hand-set warm-up was run", *losses]) + "."
     words = [_compared(summary)] if summary.outcome is not None else []
     if best.diverged:
@@ -228,13 +253,12 @@ def verdict(summary: Summary) -> str:
         words.append(f"Best hand-set warm-up: {_updates(best)}, loss {number(summary.compared(best).val_loss)}.")
     if summary.edge:
         words.append(f"It is the {summary.edge} that was tried: the best may be {summary.edge.replace('est', 'er')}.")
-    if ours is not None and ours.ended_by_time:
-        words.append(f"In {ours.ended_by_time} of {len(ours.losses)} runs of the default the clock (max_warmup), not "
-                     "the loss, ended the warm-up.")  # fmt: skip
-    if (matters := summary.length_matters) is not None:
+    if ours is not None and (by_time := ours.ended_by.get("clock")):
+        words.append(f"In {by_time} of {len(ours.losses)} runs of the default the clock (max_warmup), not the loss, "
+                     "ended the warm-up.")  # fmt: skip
+    if (matters := summary.length_matters) is not None and summary.worst is not None:
         worst = max(summary.manual, key=summary.on_common_seeds)
-        spread = summary.on_common_seeds(worst) - summary.on_common_seeds(best)
-        differ = f"The hand-set lengths differ by {number(spread)}{summary.unit} at most"
+        differ = f"The hand-set lengths differ by {number(summary.worst)}{summary.unit} at most"
         if matters:
             words.append(f"{differ}; the worst is {_updates(worst)}.")
         elif summary.outcome not in ("better", "worse"):
@@ -252,6 +276,13 @@ def number(value: float, digits: int = 3, sign: str = "") -> str:
     return f"{value + 0.0:{sign}.{kind}}"  # + 0.0 makes -0.0 positive
 
 
+def with_error(value: float, error: float | None, digits: int, sign: str = "") -> str:
+    """Write a mean and its standard error, if there is one, with as many decimals."""
+    shown = number(value, digits, sign)
+    plain = shown == f"{value:{sign}.{digits}f}"
+    return shown if error is None else f"{shown} ± {f'{error:.{digits}f}' if plain else f'{error:.2g}'}"
+
+
 def _compared(summary: Summary) -> str:
     """Describe the outcome and the numbers that it follows from."""
     ours, difference = summary.adaptive, summary.difference
@@ -267,4 +298,6 @@ def _compared(summary: Summary) -> str:
         return f"{words} ({amount}; one seed gives no interval)."
     low, high = (number(end, 4, "+") for end in interval)
     allowing = f", allowing for the choice among {many}" if (many := len(summary.manual)) > 1 else ""
-    return f"{words} ({amount}, 95% interval {low} to {high}{allowing})."
+    text = f"{words} ({amount}, 95% interval {low} to {high}{allowing})."
+    seeds = f"About {enough}" if (enough := difference.seeds_to_decide) else "More than 100"
+    return f"{text} {seeds} seeds would decide." if summary.outcome == "undecided" else text

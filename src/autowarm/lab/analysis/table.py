@@ -6,24 +6,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .summary import Point, Summary, number, verdict
+from .summary import Point, Summary, verdict, with_error
 
-_HEADINGS = (
-    "optimizer, rate",
-    "best hand-set",
-    "updates",
-    "default",
-    "updates",
-    "difference",
-    "Algorithm 1",
-    "updates",
-)
+_HEADINGS = ("optimizer, rate", "best hand-set", "updates", "default", "ended after, by", "difference",
+             "Algorithm 1", "ended after, by")  # fmt: skip
 
 
 def cells(summary: Summary) -> list[str]:
     """Return one row of the table, as text."""
     estimate = summary.difference
-    difference = "–" if estimate is None else _with_error(estimate.mean, estimate.stderr, 4, "+")
+    difference = "–" if estimate is None else with_error(estimate.mean, estimate.stderr, 4, "+")
     points = (point and summary.compared(point) for point in (summary.best, summary.adaptive, summary.paper))
     best, adaptive, paper = (_loss_and_length(point, summary.cell["steps"]) for point in points)
     return [summary.label, *best, *adaptive, difference, *paper]
@@ -39,10 +31,10 @@ def table(summaries: Sequence[Summary]) -> Table:
     """Return the table for the terminal, at most 80 columns wide. Each warm-up's length is below its loss."""
     found = Table(
         box=None, pad_edge=False, padding=(0, 1, 1, 0), title_justify="left",
-        title="Final validation loss, mean ± standard error, and updates of warm-up",
+        title="Final validation loss, mean ± standard error; updates of warm-up, and what ended it",
     )  # fmt: skip
     headings, *rows = lines(summaries)
-    for index, heading in enumerate(heading for heading in headings if heading != "updates"):
+    for index, heading in enumerate(heading for heading in headings if heading not in (_HEADINGS[2], _HEADINGS[4])):
         found.add_column(heading, justify="left" if index == 0 else "right")
     for label, best, best_steps, adaptive, steps, difference, *paper in rows:
         row = (label, f"{best}\n{best_steps}", f"{adaptive}\n{steps}", difference, *["\n".join(paper)] * bool(paper))
@@ -63,12 +55,8 @@ def _loss_and_length(point: Point | None, total: int) -> tuple[str, str]:
     if point is None:
         return "–", "–"
     length = "all" if point.warmup_steps >= total else f"{point.warmup_steps:.0f}"
+    if point.ended_by:
+        length += ", " + " and ".join(point.ended_by)
     if point.diverged:
         return f"{point.diverged} of {len(point.losses)} diverged", length
-    return _with_error(point.val_loss, point.stderr, 3), length
-
-
-def _with_error(value: float, error: float | None, digits: int, sign: str = "") -> str:
-    shown = number(value, digits, sign)
-    plain = shown == f"{value:{sign}.{digits}f}"  # then the error has as many decimals
-    return shown if error is None else f"{shown} ± {f'{error:.{digits}f}' if plain else f'{error:.2g}'}"
+    return with_error(point.val_loss, point.stderr, 3), length

@@ -26,6 +26,8 @@ def run(argv: list[str]) -> int:
     """Compare the adaptive warm-up with hand-set ones, and show what came out."""
     about = "Compare the adaptive warm-up with hand-set ones. If interrupted, run the same command to continue."
     config, own = asked(argv, "compare", about, preset="demo")
+    if len(config.seeds) == 1:
+        print(f"one seed, {config.seeds[0]}, decides nothing: for four seeds give --seeds 0,1,2,3")
     return complain(make_and_show(config, config.points(), own).failed)
 
 

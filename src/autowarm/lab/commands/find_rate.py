@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +31,9 @@ def run(argv: list[str]) -> int:
         from ..tasks.own import bring, defaults, load
 
         task = load(place)
-        usual = {"run": defaults(task)["run"]}
+        known = defaults(task)
+        named = (names for names in (known["rates"], getattr(task, "optimizers", None)) if isinstance(names, Mapping))
+        usual = {"run": known["run"], "optimizer": next(chain(*named), FindRateConfig.optimizer)}
     config = parse(argv, FindRateConfig, "find-rate", about, defaults=usual, shown=_SHOWN, also=also,
                    instead={"run.optimizer.name": "optimizer", "run.optimizer.lr": "lowest"})  # fmt: skip
     if task is not None:
@@ -40,7 +44,7 @@ def run(argv: list[str]) -> int:
     claim(Path(config.out))
     found = search(config, own)
     if os.environ.get("RANK", "0") == "0":  # under torchrun the first rank speaks for all
-        print(words(found, config.run.steps))
+        print(words(found, config.run.steps, config.optimizer))
         for path in write(found, Path(config.out)):
             print(path)
     return 0 if found.reason is None else 1

@@ -285,7 +285,7 @@ class FindRateConfig:
 
     Args:
         run: the run that needs a peak rate; its schedule is not used.
-        optimizer: $ours, a peer ($peers), or an optimizer that the task defines.
+        optimizer: $ours, a peer ($peers), or an optimizer of the task, which by default takes its own first one.
         lowest: the first rate.
         highest: the last rate; the search stops earlier if the loss breaks.
         steps: the most updates to make.

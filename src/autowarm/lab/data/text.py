@@ -2,7 +2,7 @@
 
 The embedded corpus is on every machine: the interpreter's own documentation and standard-library source. It is
 tokenised once, by a byte-level BPE learnt from its training part, and cached; a checksum detects a damaged cache. A
-folder of text or parquet files is treated the same way. A folder of token shards needs no tokenising.
+folder of text or parquet files, or one file, is treated the same way. A folder of token shards needs no tokenising.
 """
 
 import hashlib
@@ -39,6 +39,7 @@ _SUFFIXES = (".py", ".md", ".rst", ".txt", ".parquet")  # of the files that hold
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo",
             "__pycache__", "ensurepip", "encodings", "pydoc_data", "lib-dynload"}  # fmt: skip
 _LARGEST = 2**18  # characters of a document; more of a file are several
+_SMALLEST = 256  # of the documents into which the only file of a corpus is split
 _TOGETHER = 4  # documents that are encoded at a time: an encoding takes a hundred times a text's memory
 _FORMAT = 2  # of the cache; raise it when the same text gives different tokens
 
@@ -95,16 +96,16 @@ def read_documents(data: DataConfig) -> Iterator[tuple[str, str]]:
 
             yield from ((f"documentation/{name}", text) for name, text in topics.items())
     else:
-        root = Path(data.corpus)
-        if not root.is_dir():
+        given = Path(data.corpus)
+        if not given.exists():
             raise LabError(
-                f"data.corpus: no folder {root}; give 'python', which is on every machine, a folder of "
+                f"data.corpus: no folder {given}; give 'python', which is on every machine, a text file, a folder of "
                 f"{either(_SUFFIXES)} files, or a folder of token shards made by `autowarm data fineweb`"
             )
-        files = files_in(root)
+        root, files = (given, files_in(given)) if given.is_dir() else (given.parent, [given])
     for path in files:
         name, rows = path.relative_to(root).as_posix(), _holds_rows(path)
-        for number, text in enumerate(texts_of(path)):
+        for number, text in enumerate(texts_of(path, alone=len(files) == 1)):
             yield name + (f"/{number}" if rows or number else ""), text
 
 
@@ -120,10 +121,11 @@ def files_in(root: Path, skipped: Container[str] = ()) -> list[Path]:
     raise LabError(f"{root} has no {either(_SUFFIXES)} file" if root.is_dir() else f"no folder {root}")
 
 
-def texts_of(path: Path) -> Iterator[str]:
-    """Yield the texts of a file: the rows of a parquet file, or a text file in pieces; LabError if it is unreadable."""
+def texts_of(path: Path, alone: bool = False) -> Iterator[str]:
+    """Yield a parquet file's rows or a text file's pieces, about 64 if it is `alone`; LabError if it is unreadable."""
     try:
-        yield from _rows(path) if _holds_rows(path) else pieces_of(path)
+        size = min(_LARGEST, max(_SMALLEST, path.stat().st_size // 64)) if alone else _LARGEST
+        yield from _rows(path) if _holds_rows(path) else pieces_of(path, size, "\n\n" if alone else "\n")
     except (OSError, ValueError) as error:
         raise LabError(f"{path} cannot be read: {error}") from None
 
@@ -132,19 +134,20 @@ def _holds_rows(path: Path) -> bool:
     return path.suffix.lower() == ".parquet"
 
 
-def pieces_of(path: Path) -> Iterator[str]:
-    """Yield a text file whole or, if it has more than 2¹⁸ characters, in pieces that end where a line does."""
+def pieces_of(path: Path, size: int, end: str) -> Iterator[str]:
+    """Yield a text file whole or, if it has more characters than `size`, in pieces up to an `end`, at most twice it."""
     looked = False
     with open(path, encoding="utf-8", errors="replace") as file:
-        text = file.read(_LARGEST)
+        text = file.read(size)
         while True:
-            text += file.readline(_LARGEST) if len(text) == _LARGEST else ""
+            while size <= len(text) < 2 * size and not text.endswith(end) and (line := file.readline(size)):
+                text += line
             if not looked and "\ufffd" in text:
                 looked = True
                 if not _is_utf8(path):
                     logger.warning("%s is not all UTF-8: U+FFFD stands for the rest; convert the file to UTF-8", path)
             yield text
-            if not (text := file.read(_LARGEST)):
+            if not (text := file.read(size)):
                 return
 
 

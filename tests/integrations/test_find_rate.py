@@ -1,40 +1,29 @@
-"""A search by the trainers' own steps: it finds what a plain loop finds, and training is the same without it."""
+"""A search with a trainer's own loss, as docs/which-rate.md has it, finds what a plain loop finds."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
-from lightning.pytorch.callbacks import BaseFinetuning, GradientAccumulationScheduler
 from torch import nn
-from torch.utils.data import DataLoader
-from torchmetrics import MeanMetric
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer
+from transformers import Trainer
 
-from autowarm import AdaptiveWarmup, Muon
-from autowarm import find_rate as plain_find_rate
-from autowarm.integrations import lightning, transformers
-from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
-from autowarm.integrations.transformers import WarmupTrainer
+from autowarm import Muon, find_rate
+from autowarm.integrations.lightning import pl
 
-from .lightning.test_lightning import QUIET
 from .transformers.test_transformers import make_args
 
 DATA = torch.randn(640, 8, generator=torch.Generator().manual_seed(3))
-BATCH, LR = 16, 0.01
+BATCH = 16
 
 
 class Net(nn.Module):
-    """As transformers and Lightning take it."""
+    """As transformers takes it."""
 
-    def __init__(self, dropout: float = 0.1) -> None:
+    def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.layers = nn.Sequential(
-            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(dropout), nn.Linear(16, 8)
-        )
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
 
     def forward(self, x: torch.Tensor, labels: Any = None) -> dict[str, torch.Tensor]:
         y = self.layers(x)
@@ -42,267 +31,42 @@ class Net(nn.Module):
 
 
 class Module(pl.LightningModule):
-    def __init__(self, dropout: float = 0.1) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.net = Net(dropout)
+        self.net = Net()
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
         loss = self.net(batch)["loss"]
-        self.log("loss", loss)
+        self.log("loss", loss)  # which Lightning leaves out where no trainer is attached
         return loss
 
-    def configure_optimizers(self) -> Any:
-        opt = Muon.from_model(self.net, lr=LR)
-        return {"optimizer": opt, "lr_scheduler": scheduler_config(AdaptiveWarmup(opt, 10))}
 
-
-def content(model: nn.Module) -> list[bytes]:
-    return [tensor.detach().numpy().tobytes() for tensor in model.state_dict().values()]
-
-
-def plain(accumulation: int, clip: float) -> np.ndarray:
-    """The same search in a loop of one's own; without dropout, whose masks depend on what was drawn before."""
-    net, start = Net(dropout=0.0), 0
+def search(model: nn.Module, step: Any) -> tuple[np.ndarray, list[bytes]]:
+    start = 0
 
     def closure() -> torch.Tensor:
         nonlocal start
-        total = torch.zeros(())
-        for _ in range(accumulation):
-            loss = net(DATA[start : start + BATCH])["loss"] / accumulation
-            loss.backward()
-            total += loss.detach()
-            start = (start + BATCH) % len(DATA)
-        if clip:
-            nn.utils.clip_grad_norm_(net.parameters(), clip)
-        return total
+        start += BATCH
+        return step(DATA[start - BATCH : start])
 
-    return plain_find_rate(net, Muon.from_model(net, lr=LR), closure, steps=60).losses
+    found = find_rate(model, Muon.from_model(model, lr=0.01), closure, steps=40)
+    return found.losses, [p.detach().numpy().tobytes() for p in model.parameters()]
 
 
-def trainer_of(**options: Any) -> pl.Trainer:
-    return pl.Trainer(**{"max_steps": 10, "accelerator": "cpu", "callbacks": [WarmupCallback()], **QUIET} | options)
+def backward(loss: torch.Tensor) -> torch.Tensor:
+    loss.backward()
+    return loss
 
 
-class InOrder(WarmupTrainer):
-    """The data in its own order, as the plain loop has it."""
-
-    def _get_train_sampler(self, *args: Any, **options: Any) -> Any:
-        return torch.utils.data.SequentialSampler(DATA)
-
-
-def hf_trainer(
-    folder: Path, accumulation: int = 1, clip: float = 0.0, kind: type[WarmupTrainer] = WarmupTrainer,
-    model: nn.Module | None = None, lr: float = LR,
-) -> WarmupTrainer:  # fmt: skip
-    options = {"learning_rate": lr, "max_grad_norm": clip, "save_strategy": "no", "remove_unused_columns": False}
-    args = make_args(folder, accumulation, max_steps=10, per_device_train_batch_size=BATCH, **options)
-    return kind(model or Net(), args, optim="muon", train_dataset=[{"x": row} for row in DATA])
-
-
-def by_lightning(folder: Path, accumulation: int = 1, clip: float = 0.0, dropout: float = 0.1) -> Any:
-    """A model, the search for its rate, and its training."""
-    module, loader = Module(dropout), DataLoader(DATA, BATCH)
-    trainer = trainer_of(accumulate_grad_batches=accumulation, gradient_clip_val=clip or None)
-    return module, partial(lightning.find_rate, trainer, module, loader), lambda: trainer_of().fit(module, loader)
-
-
-def by_transformers(folder: Path, accumulation: int = 1, clip: float = 0.0, dropout: float = 0.1) -> Any:
-    kind = WarmupTrainer if dropout else InOrder  # its own order is random
-    trainer = hf_trainer(folder, accumulation, clip, kind, Net(dropout))
-    return trainer.model, partial(transformers.find_rate, trainer), trainer.train
-
-
-with_each_trainer = pytest.mark.parametrize("trainer", [by_lightning, by_transformers])
-
-
-@with_each_trainer
-@pytest.mark.parametrize(("accumulation", "clip"), [(1, 0.0), (2, 0.5)])
-def test_a_trainer_finds_what_a_plain_loop_finds(trainer: Any, accumulation: int, clip: float, tmp_path: Path) -> None:
-    model, search, _ = trainer(tmp_path, accumulation, clip, dropout=0.0)
-    was, drawn = content(model), torch.get_rng_state()
-    found = search(steps=60)
-    assert content(model) == was
-    assert torch.equal(torch.get_rng_state(), drawn)
-    # As far as rates are small: at high ones rounding in another order grows.
-    np.testing.assert_allclose(found.losses[:25], plain(accumulation, clip)[:25], rtol=1e-3)
-
-
-@with_each_trainer
-def test_a_trainer_trains_afterwards_as_if_nothing_had_been(trainer: Any, tmp_path: Path) -> None:
-    contents = []
-    for searching in (True, False):
-        model, search, train = trainer(tmp_path)
-        torch.manual_seed(7)
-        if searching:
-            search(steps=30)
-        train()
-        contents.append(content(model))
-    assert contents[0] == contents[1]
-
-
-@pytest.mark.parametrize("longest", [-1, 10])
-def test_lightning_searches_with_the_accumulation_that_a_callback_sets(longest: int) -> None:
-    def search(**options: Any) -> Any:
-        trainer = trainer_of(max_steps=longest, max_epochs=5, **{"callbacks": []} | options)
-        return lightning.find_rate(trainer, Module(dropout=0.0), DataLoader(DATA, BATCH), steps=60)
-
-    found = search(callbacks=[GradientAccumulationScheduler({0: 4, 3: 2})])
-    np.testing.assert_array_equal(found.losses, search(accumulate_grad_batches=4).losses)
-    assert found.total_steps == (3 * 10 + 2 * 20 if longest == -1 else longest)  # of 40 micro-batches each
-
-
-@pytest.mark.parametrize("kind", [list, lambda loaders: dict(zip("ab", loaders, strict=True))], ids=["list", "dict"])
-def test_lightning_searches_on_several_loaders_as_it_trains(kind: Any) -> None:
-    class Several(Module):
-        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-            one, other = batch.values() if isinstance(batch, dict) else batch
-            return (self.net(one)["loss"] + self.net(other)["loss"]) / 2
-
-    def search(module: Module, loaders: Any) -> np.ndarray:
-        return lightning.find_rate(trainer_of(), module, loaders, steps=60).losses
-
-    # The shorter one begins again. The same batch twice is the batch once, as far as rates are small.
-    assert len(search(Several(), kind([DataLoader(DATA, BATCH), DataLoader(DATA[:48], BATCH)]))) > 25
-    twice = search(Several(dropout=0.0), kind([DataLoader(DATA, BATCH), DataLoader(DATA, BATCH)]))
-    np.testing.assert_allclose(twice[:25], plain(1, 0.0)[:25], rtol=1e-3)
-
-
-def test_lightning_leaves_no_batches_in_the_modules_metrics() -> None:
-    class Measured(Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.mean = MeanMetric()
-
-        def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
-            loss = super().training_step(batch, batch_idx)
-            self.mean.update(loss.detach())
-            return loss
-
-    module = Measured()
-    lightning.find_rate(trainer_of(), module, DataLoader(DATA, BATCH), steps=30)
-    assert (module.mean.update_count, module.mean.weight) == (0, 0.0)
-
-
-def test_lightning_undoes_what_callbacks_froze_and_validates_nothing() -> None:
-    class Freezing(BaseFinetuning):
-        def freeze_before_training(self, module: Any) -> None:
-            self.freeze(module.net.layers[0])
-
-        def finetune_function(self, *args: Any) -> None: ...
-
-    class Validating(Module):
-        validated = 0
-
-        def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
-            self.validated += 1
-
-        def val_dataloader(self) -> DataLoader:
-            return DataLoader(DATA, BATCH)
-
-        def configure_optimizers(self) -> Any:
-            return Muon([p for p in self.net.parameters() if p.requires_grad and p.ndim == 2], lr=LR)
-
-    module, trainer = Validating(), trainer_of()
-    trainer.callbacks.append(Freezing())
-    checks = trainer.num_sanity_val_steps
-    lightning.find_rate(trainer, module, DataLoader(DATA, BATCH), steps=30)
-    assert all(p.requires_grad for p in module.parameters())
-    assert (module.validated, trainer.num_sanity_val_steps) == (0, checks)
-
-
-def test_lightning_says_what_it_cannot_search_on() -> None:
-    module = Module()
-    module.automatic_optimization = False
-    with pytest.raises(ValueError, match="needs automatic optimization"):
-        lightning.find_rate(trainer_of(), module, DataLoader(DATA, BATCH))
-
-
-def test_lightning_modules_may_skip_batches_and_need_no_index() -> None:
-    class Skipping(Module):
-        seen = 0
-
-        def training_step(self, batch: torch.Tensor) -> torch.Tensor | None:  # type: ignore[override]
-            self.seen += 1
-            return None if self.seen % 3 == 0 else self.net(batch)["loss"]
-
-    assert len(lightning.find_rate(trainer_of(), Skipping(), DataLoader(DATA, BATCH), steps=30).losses) >= 10
-
-
-def test_lightning_says_that_nothing_was_trained() -> None:
-    trainer = pl.Trainer(max_steps=0, accelerator="cpu", logger=False, enable_checkpointing=False)
-    with pytest.raises(ValueError, match="stopped before its first update"):
-        lightning.find_rate(trainer, Module(), DataLoader(DATA, BATCH))
-
-
-def test_a_trainer_that_makes_its_models_keeps_the_one_that_it_has(tmp_path: Path) -> None:
-    trainer = hf_trainer(tmp_path)
-    trainer.model_init, model = (lambda: Net()), trainer.model
-    transformers.find_rate(trainer, steps=20)
-    assert trainer.model is model
-    assert trainer.optimizer is None
-    assert not trainer.is_in_train
-
-
-@pytest.mark.parametrize("kind", [Trainer, WarmupTrainer])
-@pytest.mark.parametrize("as_tensor", [False, True])
-def test_a_given_optimizer_gets_its_rates_back(as_tensor: bool, kind: type[Trainer], tmp_path: Path) -> None:
-    net, args = Net(), hf_trainer(tmp_path).args
-    rate: Any = torch.tensor(1.0) if as_tensor else 1.0
-    optimizer = torch.optim.AdamW([{"params": [p]} for p in net.parameters()], lr=rate)
-    optimizer.param_groups[1]["initial_lr"] = 0.5
-    trainer = kind(net, args, train_dataset=[{"x": row} for row in DATA], optimizers=(optimizer, None))
-    transformers.find_rate(trainer, steps=20)
-    assert [group["lr"] for group in optimizer.param_groups] == [1.0] * 6
-    assert (optimizer.param_groups[0]["lr"] is rate) or not as_tensor
-    assert [group.get("initial_lr") for group in optimizer.param_groups] == [None, 0.5, *[None] * 4]
-
-
-def test_the_trainers_noise_in_embeddings_ends_with_the_search(tmp_path: Path) -> None:
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
-                                         num_attention_heads=2))  # fmt: skip
-    ids = torch.randint(32, (256, 12))
-    args = make_args(tmp_path, max_steps=3, save_strategy="no", neftune_noise_alpha=5.0)
-    trainer = WarmupTrainer(model, args, optim="muon", train_dataset=[{"input_ids": row, "labels": row} for row in ids])
-    transformers.find_rate(trainer, steps=20)
-    model.train()
-    assert torch.equal(model(ids[:4]).logits, model(ids[:4]).logits)
-
-
-@pytest.mark.usefixtures("fresh_accelerate")
-def test_accelerate_needs_nothing_but_the_prepared_optimizer() -> None:
-    from accelerate import Accelerator
-
-    accelerator, bare = Accelerator(cpu=True), Net(dropout=0.0)
-    model, optimizer = accelerator.prepare(bare, Muon.from_model(bare, lr=LR))
-    was, batches = content(bare), iter(DATA.split(BATCH) * 2)
-
-    def closure() -> torch.Tensor:
-        loss = model(next(batches))["loss"]
-        accelerator.backward(loss)
-        return loss
-
-    found = plain_find_rate(model, optimizer, closure, steps=60)
-    assert content(bare) == was
-    np.testing.assert_allclose(found.losses[:25], plain(1, 0.0)[:25], rtol=1e-3)
-
-
-@pytest.mark.usefixtures("fresh_accelerate")
-def test_accelerates_own_scaler_outlives_a_bad_batch() -> None:
-    from accelerate import Accelerator
-    from accelerate.optimizer import AcceleratedOptimizer
-
-    Accelerator(cpu=True)  # whose own scaler needs a GPU
-    net, scaler = Net(dropout=0.0), torch.amp.GradScaler("cpu")
-    inner = Muon.from_model(net, lr=LR)
-    optimizer, batches = AcceleratedOptimizer(inner, scaler=scaler), iter(enumerate(DATA.split(BATCH) * 2))
-
-    def closure() -> torch.Tensor:
-        i, x = next(batches)
-        loss = net(x)["loss"] * (float("nan") if i == 10 else 1.0)
-        scaler.scale(loss).backward()
-        scaler.unscale_(inner)  # as clipping does
-        return loss
-
-    found = plain_find_rate(net, optimizer, closure, steps=20, highest=1e-3)
-    assert len(found.losses) == 20
-    assert np.isfinite(found.losses).all()
+def test_by_a_trainers_own_loss(tmp_path: Path) -> None:
+    net, module, trained = Net(), Module(), Net()
+    untouched = [p.detach().numpy().tobytes() for p in net.parameters()]
+    plain, after = search(net, lambda batch: backward(net(batch)["loss"]))
+    assert after == untouched
+    by_lightning, after = search(module, lambda batch: backward(module.training_step(batch, 0)))
+    assert after == untouched
+    trainer = Trainer(trained, make_args(tmp_path))
+    by_transformers, after = search(trained, lambda batch: backward(trainer.compute_loss(trained, {"x": batch})))
+    assert after == untouched
+    assert np.array_equal(by_lightning, plain)
+    assert np.array_equal(by_transformers, plain)

@@ -4,8 +4,15 @@ They pass the trainer's losses to `AdaptiveWarmup.observe` and log the schedule.
 training loop. The rest of the library imports none of them.
 """
 
+from typing import Any, NoReturn
+
 __all__ = ["accelerate", "lightning", "transformers"]
 
 
-def __dir__() -> list[str]:
-    return __all__
+def find_rate(*given: Any, **options: Any) -> NoReturn:
+    """Say how to search with a trainer's own loss."""
+    raise TypeError(
+        "a trainer has no search of its own: call autowarm.find_rate(model, optimizer, closure), where closure() takes "
+        "the next batch's loss, by Trainer.compute_loss(model, batch) or LightningModule.training_step(batch, 0), "
+        "calls its backward() and returns it"
+    )

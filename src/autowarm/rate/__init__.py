@@ -8,7 +8,3 @@ from .find import find_rate
 from .search import RateSearch
 
 __all__ = ["RateSearch", "find_rate"]
-
-
-def __dir__() -> list[str]:
-    return __all__

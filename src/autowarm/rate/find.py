@@ -34,7 +34,6 @@ def find_rate(
     steps: int = 100,
     scaler: GradScaler | None = None,
     also: Iterable[Any] = (),
-    offload: bool = False,
     process_group: dist.ProcessGroup | None = None,
 ) -> RateSearch:
     """Suggest a peak rate: train a few steps at rising rates, then restore everything.
@@ -66,7 +65,6 @@ def find_rate(
             closure first.
         also: anything else that the closure changes and that must be restored: a `torch.Generator`, or an object with
             ``state_dict`` and ``load_state_dict``.
-        offload: keep the copies in host memory.
         process_group: ranks over which losses are averaged; None for all ranks, if `torch.distributed` is in use. All
             ranks must call this with the same arguments; they end at the same step with the same result.
 
@@ -120,7 +118,7 @@ def find_rate(
     # A scaler skips gradients that are not finite, but must see them. Accelerate's optimizer has its own.
     scalers = (scaler, getattr(optimizer, "scaler", None))
     scaled = any(isinstance(one, GradScaler) and one.is_enabled() for one in scalers)
-    with restored(model, optimizer, [scaler, *also] if scaler is not None else also, offload=offload):
+    with restored(model, optimizer, [scaler, *also] if scaler is not None else also):
         core = unwrapped(optimizer)  # by whose rates the steps are made
         shares = _shares(core)
         closure, params = _checked_closure(closure, optimizer)

@@ -25,9 +25,7 @@ Restore = Callable[[], Any]
 
 
 @contextmanager
-def restored(
-    model: nn.Module, optimizer: Optimizer, also: Iterable[Any] = (), *, offload: bool = False
-) -> Iterator[None]:
+def restored(model: nn.Module, optimizer: Optimizer, also: Iterable[Any] = ()) -> Iterator[None]:
     """Undo every update made inside this context, even if an exception ends it.
 
     Inside it, our schedulers do not count the optimizer's updates, the optimizer has its own rates that may be written
@@ -36,10 +34,9 @@ def restored(
     Args:
         model, optimizer: restored with all their state; the optimizer may be wrapped, or a `Together`.
         also: more to restore: `torch.Generator`s, `GradScaler`s, and objects with a ``state_dict`` to load.
-        offload: keep the copies in pinned host memory.
     """
     params = [p for group in optimizer.param_groups for p in group["params"]]
-    keep = Keeper(offload)
+    keep = Keeper()
     with ExitStack() as stack:
         stack.enter_context(untouched(model, params))
         for tensor in (*params, *model.parameters()):
@@ -87,7 +84,7 @@ class Keeper:
     With ``offload``, copies of an accelerator's tensors are kept in pinned host memory, without the host waiting.
     """
 
-    def __init__(self, offload: bool) -> None:
+    def __init__(self, offload: bool = False) -> None:
         self._offload = offload
         self._known: dict[int, tuple[Any, Restore]] = {}  # keeps the object alive, so that its id is not reused
 

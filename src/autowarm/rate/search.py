@@ -166,20 +166,6 @@ class RateSearch:
             return f"the loss has not broken at the highest rate, {self.rates[-1]:.2g}: raise `highest`"
         return self._between(begun)
 
-    @property
-    def guess(self) -> float | None:
-        """The suggestion or, if there is none, a guess from the rate at which the loss breaks.
-
-        The guess assumes that the fall begins at a hundredth of that rate. It is None if the loss does not break, or
-        breaks soon after the lowest rate.
-        """
-        if self.reason is None:
-            return self.suggestion
-        if not self.broken or self.rates[-1] < 30 * self.rates[0]:
-            return None
-        low, high = self._between(float(self.rates[-1]) / _SPAN)
-        return math.sqrt(low * high)
-
     def _between(self, begun: float) -> tuple[float, float]:
         """The interval for a fall that begins at this rate."""
         growth = float(self.rates[-1] / self.rates[0]) ** (1 / (len(self.rates) - 1))

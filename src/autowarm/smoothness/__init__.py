@@ -25,7 +25,3 @@ __all__ = [
     "sharpness",
     "study",
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -32,8 +32,8 @@ class Point:
         >>> from autowarm.smoothness import Point
         >>> p = Point(step=0, rate=0.5, loss=1.0, loss_after=0.25, gradient_change=1.0, step_norm=0.5, slope=-1.0,
         ...           slope_after=-0.5, step_l2=0.5)
-        >>> p.smoothness, p.curvature, p.curvature_by_slopes, p.best_rate
-        (2.0, 2.0, 2.0, 1.0)
+        >>> p.smoothness, p.curvature_by_slopes, p.best_rate
+        (2.0, 2.0, 1.0)
     """
 
     step: int
@@ -52,17 +52,8 @@ class Point:
         return _ratio(self.gradient_change, self.step_norm)
 
     @property
-    def curvature(self) -> float:
-        """2(f(x+δ) − f(x) − ⟨g, δ⟩)/‖δ‖², the curvature along δ only, so at most K for a K-smooth f.
-
-        This is a second difference of losses, so for small steps in float32 it is rounding noise. `curvature_by_slopes`
-        avoids that.
-        """
-        return _ratio(2.0 * (self.loss_after - self.loss - self.slope), self.step_norm**2)
-
-    @property
     def curvature_by_slopes(self) -> float:
-        """⟨g⁺ − g, δ⟩/‖δ‖²: the same from two gradients, at most `smoothness` if all tensors are measured."""
+        """⟨g⁺ − g, δ⟩/‖δ‖², the curvature along δ only: at most `smoothness` if all tensors are measured."""
         return _ratio(self.slope_after - self.slope, self.step_norm**2)
 
     @property

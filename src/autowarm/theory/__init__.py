@@ -16,7 +16,6 @@ from .pairs import largest_smoothness_ratio, smoothness_ratio
 from .problems import EXPONENTIAL, LINEAR, CompositeProblem, Outer, barrier, catalogue
 from .protocols import Family, Function, Problem
 from .rates import (
-    constant_bound,
     decay_only_bound,
     decay_only_rate,
     polyak_rate,
@@ -33,7 +32,6 @@ from .rates import (
 from .runs import Run, descend
 from .verify import (
     ClaimViolated,
-    check_constant,
     check_decay_only,
     check_theorem_1,
     check_theorem_2,
@@ -54,12 +52,10 @@ __all__ = [
     "Smoothness",
     "barrier",
     "catalogue",
-    "check_constant",
     "check_decay_only",
     "check_theorem_1",
     "check_theorem_2",
     "check_theorem_3",
-    "constant_bound",
     "decay_only_bound",
     "decay_only_rate",
     "descend",
@@ -77,7 +73,3 @@ __all__ = [
     "warmup_only_rate",
     "weight_decay_limit",
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__

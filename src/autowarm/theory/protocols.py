@@ -40,8 +40,7 @@ class Problem(Function, _Known, Protocol):
         x_star: the minimiser x*, in float64.
         radius: x⁰ → Theorem 1's D, a bound on ‖x^t − x*‖: ‖x⁰ − x*‖ in ℓ2, otherwise the radius of {f ≤ f(x⁰)}.
 
-    Two more methods are used where there are: ``point(gap, generator)``, a random x with that gap, spares
-    `largest_smoothness_ratio` a bisection, and ``level_radius(x)`` is the D of `check_constant`.
+    A ``point(gap, generator)``, a random x with that gap, spares `largest_smoothness_ratio` a bisection.
 
     Example:
         >>> import torch

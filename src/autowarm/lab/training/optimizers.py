@@ -89,7 +89,7 @@ def evaluating(optimizer: Any) -> Iterator[None]:
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
     """Afterwards put back all that forward passes change: buffers, attributes of modules and global generators."""
-    keep, before = Keeper(offload=False), generators()
+    keep, before = Keeper(), generators()
     for part in (*model.parameters(), *(module._parameters for module in model.modules())):
         keep.leave(part)
     restores = [keep(vars(module)) for module in model.modules()]

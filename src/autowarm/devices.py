@@ -62,7 +62,7 @@ class HostCopy:
         if not self._sent or not (self._arrived is None or self._arrived.query()):
             return None
         self._sent = False
-        return self._letter.numpy().tolist()  # type: ignore[no-any-return]  # numpy reads memory; an operator might wait
+        return self._letter.numpy().tolist()  # numpy reads memory; an operator might wait
 
     def wait(self) -> list[Any]:
         """Wait for the copy in progress, and return its values."""

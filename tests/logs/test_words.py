@@ -259,8 +259,8 @@ def test_a_data_frame_needs_no_pandas_of_ours() -> None:
     rows = [{"step": s, "loss": loss(s), "lr": rate(s), "val_loss": math.nan} for s in range(1, 101)]
     frame = SimpleNamespace(to_dict=lambda kind: rows if kind == "records" else None)
     found = replay(frame, first_loss=None)
-    assert (found.log.chosen, found.total_steps) == ("step, loss, lr; 100 of 100 updates", 100)
-    assert replay(frame, total_steps=200).total_steps == 200
+    assert (found.log.chosen, found.log.total_steps) == ("step, loss, lr; 100 of 100 updates", 100)
+    assert replay(frame, total_steps=200).log.total_steps == 200
 
 
 def test_mlflows_metrics_of_a_run_are_its_columns(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def make_log(
         if not positive:
             said.append("the rates in the log are not positive numbers, so they are not used")
         elif parts := _parts(known[-1], at, max(last_step, total), said):
-            known = known // parts + shift
+            known, seen = _in_order(known // parts + shift, seen, "rates", [])  # of the parts of an update the last
             of_updates = _every_rate(known, seen, last, said)
             if used_warmup is None:
                 used_warmup, at_most = _used(known, seen, said)

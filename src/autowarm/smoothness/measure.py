@@ -84,28 +84,11 @@ def measure(
     geometry: MaxOverLayers,
     measured: Sequence[bool] | None = None,
 ) -> dict[str, Tensor]:
-    """Compute the numbers of a `Point` that come from tensors, as scalar tensors, in float64 if the device supports it.
+    """The numbers of a `Point` that come from tensors, as scalar tensors, in float64 if the device supports it.
 
-    All ranks gather DTensors together, one tensor at a time, and free each at once.
-
-    Args:
-        grads: g of each tensor; None for zero.
-        grads_after: g⁺.
-        steps: δ.
-        geometry: geometry of the measured tensors, in their order.
-        measured: which tensors enter the norms; None for all. All tensors enter the inner products.
-
-    Returns:
-        ``gradient_change``, ``step_norm``, ``slope``, ``slope_after``, ``step_l2``.
-
-    Example:
-        >>> import torch
-        >>> from autowarm.geometry import MaxOverLayers
-        >>> from autowarm.smoothness import measure
-        >>> g, δ = [torch.tensor([[1.0, -2.0]])], [torch.tensor([[-0.5, 0.5]])]
-        >>> found = measure(g, [3 * g[0]], δ, MaxOverLayers("sign"))
-        >>> [round(found[name].item(), 3) for name in ("gradient_change", "step_norm", "slope", "slope_after")]
-        [6.0, 0.5, -1.5, -4.5]
+    ``grads`` are g, None for zero, ``grads_after`` g⁺, ``steps`` δ. The tensors that are ``measured`` (None: all) enter
+    the norms, in the order of ``geometry``; all enter the inner products. All ranks gather DTensors together, one
+    tensor at a time, and free each at once.
     """
     which = [True] * len(steps) if measured is None else list(measured)
     geometries = iter(geometry.each(sum(which)))

@@ -28,7 +28,7 @@ class Study:
         nonnegative: the same with K0, K1, K2 ≥ 0, as the theorems require.
         linear, constant: the models that the quadratic must beat.
         power: K0 + KρΔ^ρ with ρ free; None if a gap is not positive.
-        intervals: 95 % intervals of K0, K1, K2 of ``quadratic``, see `autowarm.smoothness.bootstrap`.
+        intervals: 95 % intervals of K0, K1, K2 of ``quadratic``, by a wild block bootstrap.
         verdict: the result in words.
     """
 

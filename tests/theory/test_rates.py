@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from autowarm.theory import (
     Smoothness,
-    decay_only_bound,
     decay_only_rate,
     polyak_rate,
     theorem_1_bound,
@@ -85,7 +84,6 @@ def test_bounds_at_every_horizon(curvatures, D):
 
 def test_bounds_of_constant_curvature():
     T = np.arange(1, 6)
-    np.testing.assert_allclose(decay_only_bound(K, 3.0, 2.0, 5), 2 * 9 * K(2.0) / T)
     np.testing.assert_allclose(theorem_3_uniform_bound(K, 3.0, 2.0, 5), 9 * K(2.0) / np.sqrt(T))
 
 

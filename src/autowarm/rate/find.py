@@ -46,12 +46,8 @@ def find_rate(
 
     Afterwards the weights, buffers, gradients, the optimizer's state and options, the scaler and the random number
     generators (Python's, NumPy's, PyTorch's on the CPU and on accelerators) are bit-identical to before, even after an
-    exception or Ctrl-C. Schedulers on the optimizer do not step, and an `AdaptiveWarmup` does not count these updates.
-    Make a separate iterator for the search, as below: the generators are restored, so training then sees the same
-    batches again.
-
-    Meanwhile the search keeps one copy of the weights, the buffers and the optimizer's state; a new optimizer has no
-    state yet. The default 100 updates are 1 % of a run of 10,000.
+    exception or Ctrl-C; until then they are copied once. An `AdaptiveWarmup` does not count these updates. Make a
+    separate iterator for the search, as below: training then sees the same batches again.
 
     Args:
         model: the module to train, wrapped (DDP, FSDP2) or not.

@@ -103,17 +103,6 @@ def decay_only_rate(gap: float | Array, K: Smoothness, D: float, gap0: float) ->
     return gap / (D * K(gap0))
 
 
-def decay_only_bound(K: Smoothness, D: float, gap0: float, steps: int) -> Array:
-    """Return the bound Δ^T ≤ 2D²·K(Δ⁰)/T for T = 1, …, steps (discussion of Theorem 1).
-
-    Example:
-        >>> from autowarm.theory import Smoothness, decay_only_bound
-        >>> decay_only_bound(Smoothness(rho=2, K0=1, K1=0, K_rho=1), D=1.0, gap0=3.0, steps=4).tolist()
-        [20.0, 10.0, 6.666666666666667, 5.0]
-    """
-    return theorem_1_bound(np.full(steps, K(gap0)), D)
-
-
 def weight_decay_limit(norm_x0: float, norm_x_star: float, K: Smoothness | None = None) -> float:
     """Return the largest λ of Theorem 2: 1/max(‖x⁰‖, ‖x*‖), or with `K` the paper's 1/max(‖x⁰‖, ‖x*‖, 1/λ_max).
 
@@ -225,9 +214,7 @@ def warmup_only_rate(gap: float | Array, K: Smoothness, gradient_norm: float | A
     perspective" (arXiv 2510.03164), with K = K0 + K1Δ, and Liu et al. 2025 with K = K0 + KρΔ^ρ.
 
     In any norm this rate minimises the descent inequality, Δ^{t+1} ≤ Δ − η‖∇f‖⋆ + K·η²/2 = Δ − ‖∇f‖⋆²/(2K). Theorem 1's
-    rate is the same with the gradient's norm replaced by its lower bound Δ/D, from star-convexity; so its bound
-    Δ^T ≤ 2D²·ΣK/T² holds here too, for D as there. (In ℓ2 the distance to x* does not rise either, because the
-    descent inequality also gives ‖∇f‖² ≤ 2KΔ.)
+    rate has Δ/D, a lower bound of the gradient's norm, in its place; so its bound Δ^T ≤ 2D²·ΣK/T² holds here too.
 
     Args:
         gap, K: as in `theorem_1_rate`.

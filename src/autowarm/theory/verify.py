@@ -37,7 +37,6 @@ import numpy.typing as npt
 from .constants import Array
 from .protocols import is_family
 from .rates import (
-    decay_only_bound,
     theorem_1_bound,
     theorem_2_bound,
     theorem_3_bound,
@@ -159,7 +158,7 @@ def check_decay_only(run: Run) -> None:
         >>> D = f.radius(x0)
         >>> check_decay_only(descend(f, x0, lambda gap: decay_only_rate(gap, f.K, D, gap0=2.0), steps=50))
     """
-    bound = decay_only_bound(run.problem.K, run.D, run.gaps[0], len(run.rates))
+    bound = theorem_1_bound(np.full(len(run.rates), run.problem.K(run.gaps[0])), run.D)
     _require(
         "The decay-only schedule",
         *_never_rise(run),

@@ -156,16 +156,11 @@ def test_lightnings_batch_size_finder_changes_the_length(said: Said, tmp_path: P
 def test_max_steps_of_two_optimizers(
     plans: tuple[int, int], every: tuple[int, int], said: Said, tmp_path: Path
 ) -> None:
-    """Lightning's global step counts the updates of both."""
+    """Lightning's global step counts the updates of both, so that only the end tells."""
     module, loader = for_lightning.Pair(plans, every), DataLoader(torch.ones(48, 4), 1)
     make_lightning(tmp_path, max_steps=24).fit(module, loader)
-    made = [one.last_epoch for one in module.lr_schedulers()]
-    assert sum(made) == 24
-    wrong = sum(plans) > 24
-    assert len(said.start) == len(said.end) == 2 * wrong
-    if wrong:
-        assert said.extends() == made
-        assert "max_steps=24 counts the steps of all 2 optimizers" in said.start[0]
+    assert sum(one.last_epoch for one in module.lr_schedulers()) == 24
+    assert (len(said.start), len(said.end)) == (0, 2 * (sum(plans) > 24))
 
 
 def test_manual_accumulation_is_seen_at_the_end(said: Said, tmp_path: Path) -> None:
@@ -309,8 +304,6 @@ def test_accelerate(plan: int, accelerator: Accelerator, said: Said) -> None:
     accelerator.end_training()
     assert sched.last_epoch == RUN
     assert [f"after {RUN} of total_steps={plan} updates" in text for text in said.end] == [True] * (abs(plan - RUN) > 1)
-    if plan > RUN:
-        assert all("micro-batches" not in text for text in said.end)
 
 
 @pytest.mark.parametrize("accelerator", [2, 4], indirect=True)
@@ -319,7 +312,7 @@ def test_accelerate_planned_in_micro_batches(accelerator: Accelerator, said: Sai
     loop(accelerator, RUN * times)
     accelerator.end_training()
     (text,) = said.end
-    assert f"it counts updates, and not micro-batches, of which each update takes {times}" in text
+    assert f"of total_steps={RUN * times} updates (however many micro-batches and processes each takes)" in text
 
 
 def test_accelerate_says_it_of_each_schedule_once_and_of_no_open_or_forgotten_one(

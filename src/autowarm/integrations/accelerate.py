@@ -107,15 +107,5 @@ class _Comparing:
     def __call__(self) -> None:
         for scheduler in self._accelerator._schedulers:
             if isinstance(scheduler, WarmupScheduler) and scheduler.total_steps is not None:
-                warn_at_end(scheduler, self._why(scheduler.total_steps, scheduler.last_epoch))
+                warn_at_end(scheduler, " (however many micro-batches and processes each takes)")
         self._end()
-
-    def _why(self, total: int, made: int) -> str:
-        """The number that total_steps was probably multiplied by."""
-        accelerator = self._accelerator
-        times = round(total / made) if made else 0
-        if times > 1 and times == accelerator.gradient_accumulation_steps:
-            return f" (it counts updates, and not micro-batches, of which each update takes {times})"
-        if times > 1 and times == accelerator.num_processes:
-            return f" (it counts updates, which the {times} processes make together)"
-        return ""

@@ -77,7 +77,7 @@ class WarmupCallback(pl.Callback):
 
     It warns if the trainer's run is shorter or longer than the schedule: before the first update, and at the end unless
     another callback stopped the run. With manual optimization nobody knows how many updates a batch brings, so at the
-    start only ``max_steps`` counts, which Lightning counts over all optimizers.
+    start only a ``max_steps`` below the schedule's counts, and of several optimizers nothing.
 
     Args:
         weight: function that returns a batch's weight, such as ``lambda batch: batch["labels"].numel()``; None for the
@@ -189,14 +189,8 @@ def _compare_lengths(trainer: Any, pl_module: Any) -> None:
         steps = -1 if changes else trainer.estimated_stepping_batches
         warn_at_start(schedulers[0], math.inf if steps == -1 else steps - trainer.global_step)
         return
-    steps = math.inf if trainer.max_steps == -1 else trainer.max_steps - trainer.global_step
-    planned = sum(one.total_steps - one.last_epoch for one in schedulers if one.total_steps is not None)
-    if planned > steps:
-        count = len(trainer.optimizers)
-        why = f" (max_steps={trainer.max_steps} counts the steps of all {count} optimizers)" if count > 1 else ""
-        for one in schedulers:
-            if one.total_steps is not None:  # each gets its share of the steps
-                warn_at_start(one, steps * (one.total_steps - one.last_epoch) // planned, why)
+    if len(trainer.optimizers) == 1 and trainer.max_steps != -1 and (total := schedulers[0].total_steps) is not None:
+        warn_at_start(schedulers[0], min(trainer.max_steps - trainer.global_step, total - schedulers[0].last_epoch))
 
 
 def _adaptive_configs(trainer: Any) -> list[Any]:

@@ -298,8 +298,6 @@ def _used(known: NDArray[np.int64], seen: Array, said: list[str]) -> tuple[int, 
 
 
 def _total(name: str, total_steps: Any, last: int) -> int:
-    if total_steps is None:
-        return last
     try:
         total = operator.index(total_steps)
     except TypeError:

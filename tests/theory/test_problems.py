@@ -194,7 +194,7 @@ def test_level_radius_is_attained_on_an_axis(geometry):
 def test_families_interpolate_and_are_smooth_at_the_minimiser(family, share, seed):
     D = share * domain_radius(family)
     x = family.point(D, generator(seed))
-    assert family.distance(x) == pytest.approx(D) == family.radius(x)
+    assert family.radius(x) == pytest.approx(D)
     for f in family.components:
         assert f.gap(family.x_star) == 0.0
         assert float(f.gap_and_gradient(x)[1].norm()) <= family.K(f.gap(x)) * D * (1 + 1e-9)

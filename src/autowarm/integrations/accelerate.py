@@ -41,6 +41,7 @@ class WarmupScheduler(AdaptiveWarmup):
         >>> from accelerate import Accelerator
         >>> from autowarm import Muon
         >>> from autowarm.integrations.accelerate import WarmupScheduler
+        >>> _ = torch.manual_seed(0)
         >>> accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
         >>> model = torch.nn.Linear(4, 4)
         >>> model, opt = accelerator.prepare(model, Muon.from_model(model, lr=1e-2))

@@ -95,8 +95,8 @@ def row_of(curve: Mapping[str, Any], found: Replay, rates: str) -> Row:
         share = None if reading is None else reading.warmup_share
         ends += [None if share is None else round(share, 4), None if reading is None else reading.ended_by]
     values = (
-        curve["name"], curve["family"], curve["optimizer_norm"], found.total_steps,
-        None if used is None else round(used / found.total_steps, 4), *ends, rates,
+        curve["name"], curve["family"], curve["optimizer_norm"], found.log.total_steps,
+        None if used is None else round(used / found.log.total_steps, 4), *ends, rates,
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))
 

@@ -12,7 +12,9 @@ from autowarm.orthogonalize import (
     orthogonalize,
     spectral_norm,
 )
-from autowarm.smoothness import Probe, lanczos, measure, sharpness
+from autowarm.smoothness import Probe, sharpness
+from autowarm.smoothness.measure import measure
+from autowarm.smoothness.sharpness import lanczos
 from tests.cases import each
 
 METHODS = ("svd", "newton-schulz", "polar-express")

@@ -45,33 +45,32 @@ class HostCopy:
         self._arrived = self._streams.Event() if self._streams else None
         # Copies to memory that is not pinned are not asynchronous.
         self._letter = torch.empty_like(content, device="cpu", pin_memory=self._arrived is not None)
-        self._stamp: tuple[int, ...] | None = None
+        self._sent = False
 
-    def send(self, *stamp: int) -> None:
-        """Start copying the present values, unless a copy is in progress. `read` returns the stamp beside them."""
-        if self._stamp is not None:
+    def send(self) -> None:
+        """Start copying the present values, unless a copy is in progress."""
+        if self._sent:
             return
-        self._stamp = stamp
+        self._sent = True
         self._letter.copy_(self._content, non_blocking=self._arrived is not None)
         if self._arrived is not None:
             # Record it on the stream of the copy: the tensor's device need not be the current one.
             self._arrived.record(self._streams.current_stream(self._content.device))
 
-    def read(self) -> tuple[tuple[int, ...], list[Any]] | None:
-        """Return the stamp and the values of a copy that has arrived, once; None if none has."""
-        if self._stamp is None or not (self._arrived is None or self._arrived.query()):
+    def read(self) -> list[Any] | None:
+        """The values of a copy that has arrived, once; None if none has."""
+        if not self._sent or not (self._arrived is None or self._arrived.query()):
             return None
-        stamp, self._stamp = self._stamp, None
-        return stamp, self._letter.numpy().tolist()  # numpy reads memory; an operator might wait
+        self._sent = False
+        return self._letter.numpy().tolist()  # numpy reads memory; an operator might wait
 
     def wait(self) -> list[Any]:
         """Wait for the copy in progress, and return its values."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        arrived = self.read()
-        if arrived is None:
+        if (arrived := self.read()) is None:
             raise RuntimeError("there is nothing to wait for: call send() first")
-        return arrived[1]
+        return arrived
 
 
 def check_member(group: dist.ProcessGroup | None) -> None:

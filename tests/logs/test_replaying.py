@@ -8,7 +8,6 @@ import pytest
 import autowarm
 from autowarm.logs import LogError, read, replay
 from autowarm.logs.log import make_log
-from autowarm.logs.result import Reading
 
 T = 600
 STEPS = np.arange(1, T + 1)
@@ -23,11 +22,11 @@ def test_a_path_a_log_and_arrays_give_the_same(tmp_path: Path) -> None:
     found = [autowarm.replay(path), replay(str(path)), replay(read(path)[0]), replay((STEPS, LOSSES, RATES))]
     for one in found:
         assert one.closed_loop is not None
-        assert (one.total_steps, one.used_warmup, one.interpolated, one.notes) == (T, 90, False, ())
+        assert (one.log.total_steps, one.used_warmup, one.log.interpolated, one.notes) == (T, 90, False, ())
         assert one.closed_loop.rates.tolist() == found[0].closed_loop.rates.tolist()  # type: ignore[union-attr]
         assert (one.warmup_steps, one.ended_by) == (one.closed_loop.warmup_steps, one.closed_loop.ended_by)
-        assert one.closed_loop.ended_by_loss
-        assert one.warmup_share == one.warmup_steps / T  # type: ignore[operator]
+        assert one.ended_by == "loss"
+        assert one.reading.warmup_share == one.warmup_steps / T  # type: ignore[operator]
     text = repr(found[0])
     assert "600 updates" in text
     assert "read as step, loss, lr; 600 of 600 updates\n  Your warm-up: 90 updates (15.0%). Ours would have" in text
@@ -62,7 +61,7 @@ def test_rates_logged_now_and_then_give_nearly_the_closed_loop_of_all() -> None:
 def test_options_reach_the_scheduler() -> None:
     assert replay((STEPS, LOSSES), max_warmup=30).recorded.ended_by == "clock"
     assert replay((STEPS, LOSSES), max_warmup=30).warmup_steps == 30
-    assert replay((STEPS, LOSSES), total_steps=2 * T).total_steps == 2 * T
+    assert replay((STEPS, LOSSES), total_steps=2 * T).log.total_steps == 2 * T
     late = replay((STEPS, LOSSES), target_loss=1.9)
     assert late.recorded.losses.tolist() == LOSSES.tolist()
     assert late.warmup_steps != replay((STEPS, LOSSES)).warmup_steps
@@ -76,11 +75,6 @@ def test_options_reach_the_scheduler() -> None:
         replay((STEPS, LOSSES), geometry="sign")
     with pytest.raises(TypeError, match="without an optimizer, AdaptiveWarmup has no recover: give some of .*trained"):
         replay((STEPS, LOSSES), recover=True)
-
-
-def test_an_end_by_something_else_is_not_by_the_loss() -> None:
-    for by in ("loss", "clock", "decay_now", "alarm", None):
-        assert Reading(T, 3, by, LOSSES, LOSSES).ended_by_loss == (by == "loss")
 
 
 def test_one_of_several_runs_is_chosen_by_its_name(tmp_path: Path) -> None:

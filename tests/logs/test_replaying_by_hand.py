@@ -53,7 +53,7 @@ def test_as_recorded_is_the_scheduler_driven_by_hand_to_the_bit(falls: float, br
     assert reading.rates.tolist() == rates
     assert np.array_equal(reading.losses, losses, equal_nan=True)
     assert (reading.warmup_steps, reading.ended_by) == (schedule.warmup_steps, schedule.ended_by)
-    assert reading.ended_by_loss == (falls < T)
+    assert (reading.ended_by == "loss") == (falls < T)
 
 
 def loop_over(loss_at: Callable[[float], float], peak: float) -> AdaptiveWarmup:
@@ -84,7 +84,7 @@ def test_the_closed_loop_is_the_run_that_it_stands_for(falls: float, warmup: int
     schedule = loop_over(loss_at, 0.3)
     reading = closed_loop(log, make, whole=True)
     assert schedule.ended_by == reading.ended_by
-    assert reading.ended_by_loss
+    assert reading.ended_by == "loss"
     assert reading.warmup_steps == pytest.approx(schedule.warmup_steps, abs=1 if every == 1 else 8)
     # A reading that ignores the rates says something else.
     assert abs(as_recorded(log, make, whole=False).warmup_steps - schedule.warmup_steps) > 10

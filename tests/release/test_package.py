@@ -27,9 +27,8 @@ def test_every_public_name_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", ["geometry", "lab", "logs", "optim", "orthogonalize", "rate", "smoothness", "theory"])
-def test_a_room_lists_what_is_public_and_nothing_else(name: str) -> None:
+def test_a_room_has_what_it_lists(name: str) -> None:
     room = importlib.import_module(f"autowarm.{name}")
-    assert sorted(room.__all__) == dir(room)
     assert all(hasattr(room, one) for one in room.__all__)
 
 

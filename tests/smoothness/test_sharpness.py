@@ -6,7 +6,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.profiler import ProfilerActivity, profile
 
-from autowarm.smoothness import lanczos, sharpness
+from autowarm.smoothness import sharpness
+from autowarm.smoothness.sharpness import lanczos
 
 
 def symmetric(values, seed=0):
@@ -120,7 +121,7 @@ def test_attention_has_a_second_derivative():
 
 @pytest.mark.parametrize(
     ("start", "options", "message"),
-    [(1.0, {"iterations": 0}, "iterations"), (0.0, {}, "finite and not zero"), (1.0, {"vectors": 3}, "at least 4")],
+    [(1.0, {"iterations": 0}, "iterations"), (0.0, {}, "finite and not zero")],
 )
 def test_bad_input(start, options, message):
     with pytest.raises(ValueError, match=message):

@@ -32,14 +32,6 @@ def test_the_verdict_says_what_the_data_are(curve, words):
         assert text in found.verdict
 
 
-def test_the_early_part_of_a_parabola_looks_like_a_line():
-    run = points(lambda x: 3 + x**2)
-    early = study(run, 3.0, gap_range=(6.0, 8.0))
-    assert early.linear.r2 > 0.95
-    assert early.quadratic.r2 - early.linear.r2 < 0.01
-    assert study(run, 3.0).quadratic.r2 - study(run, 3.0).linear.r2 > 0.05
-
-
 def test_what_is_kept():
     run = points(lambda x: 3 + x)
     assert len(study(run, 3.0, trim=None).gaps) == 400
@@ -61,12 +53,12 @@ def test_the_picture_shows_points_and_fits():
     from matplotlib.figure import Figure
 
     run = points(lambda x: 3 + x**2)
-    found, early = study(run, 3.0), study(run, 3.0, gap_range=(6.0, 8.0))
+    found = study(run, 3.0)
     assert all(name in str(found) for name in ("quadratic", "linear", "constant", "power", "R²", "f* = 3"))
-    axes = plot_study(found, ax=Figure().subplots(), early=early)
+    axes = plot_study(found, ax=Figure().subplots())
     assert len(axes.collections[0].get_offsets()) == len(found.gaps)
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert [label.split(",")[0] for label in labels] == ["quadratic", "linear", "linear"]
+    assert [label.split(",")[0] for label in labels] == ["quadratic", "linear"]
 
 
 @pytest.mark.parametrize(("curvature", "scale"), [(lambda x: 3 + x, "linear"), (lambda x: 20 + x**4, "log")])

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 
 from autowarm.theory import (
     Smoothness,
-    constant_bound,
-    decay_only_bound,
     decay_only_rate,
     polyak_rate,
     theorem_1_bound,
@@ -86,25 +84,12 @@ def test_bounds_at_every_horizon(curvatures, D):
 
 def test_bounds_of_constant_curvature():
     T = np.arange(1, 6)
-    np.testing.assert_allclose(decay_only_bound(K, 3.0, 2.0, 5), 2 * 9 * K(2.0) / T)
     np.testing.assert_allclose(theorem_3_uniform_bound(K, 3.0, 2.0, 5), 9 * K(2.0) / np.sqrt(T))
 
 
 def test_theorem_3_bound_averages_squares_over_paths():
     two = theorem_3_bound(np.array([[3.0, 1.0], [5.0, 7.0]]), D=2.0)
     np.testing.assert_allclose(two, [4 * math.sqrt(17), 2 * math.sqrt(17 + 25)])
-
-
-@given(share=st.floats(0.01, 0.99), D=positive, gap0=positive)
-def test_constant_bound_is_the_recursion_of_the_proof(share, D, gap0):
-    D = max(D, math.sqrt(2 * gap0 / K(gap0)))  # Δ ≤ K·D²/2 holds of every function
-    eta = share * 2 * gap0 / (D * K(gap0))
-    bound, gap = constant_bound(eta, K, D, gap0, 50), gap0
-    for T in range(1, 51):
-        gap = (1 - eta / D) * gap + K(gap0) * eta**2 / 2
-        assert gap <= bound[T - 1] * (1 + 1e-12)
-    # The two differ by what the floor has not yet been paid.
-    assert gap == pytest.approx(bound[-1] - (1 - eta / D) ** 50 * D * K(gap0) * eta / 2)
 
 
 def test_weight_decay_limit():
@@ -123,7 +108,6 @@ def test_weight_decay_limit():
         (lambda: theorem_1_rate(-1.0, K, 1.0), "never negative"),
         (lambda: decay_only_rate(1.0, K, 1.0, 0.0), "gap0 must be positive"),
         (lambda: theorem_2_rate(1.0, K, 0.0), "weight_decay must be positive"),
-        (lambda: constant_bound(1.0, K, 1.0, 0.1, 5), "constant rate in"),
         (lambda: weight_decay_limit(-1.0, 1.0), "never negative"),
         (lambda: polyak_rate(-1.0, 1.0), "never negative"),
         (lambda: warmup_only_rate(-1.0, K), "never negative"),

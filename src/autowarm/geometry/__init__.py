@@ -44,7 +44,3 @@ __all__ = [
     "resolve",
     "total_kappa",
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -11,11 +11,10 @@ from .metrics import EndOfWarmup, loggable_metrics
 
 try:
     from accelerate import Accelerator
-    from accelerate.scheduler import AcceleratedScheduler
 except ImportError as missing:
     raise ImportError("this plug-in needs accelerate: pip install 'autowarm[accelerate]'") from missing
 
-__all__ = ["WarmupScheduler", "check"]
+__all__ = ["WarmupScheduler"]
 
 
 class WarmupScheduler(AdaptiveWarmup):
@@ -42,6 +41,7 @@ class WarmupScheduler(AdaptiveWarmup):
         >>> from accelerate import Accelerator
         >>> from autowarm import Muon
         >>> from autowarm.integrations.accelerate import WarmupScheduler
+        >>> _ = torch.manual_seed(0)
         >>> accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
         >>> model = torch.nn.Linear(4, 4)
         >>> model, opt = accelerator.prepare(model, Muon.from_model(model, lr=1e-2))
@@ -57,9 +57,6 @@ class WarmupScheduler(AdaptiveWarmup):
         >>> sched.last_epoch
         10
     """
-
-    # Accelerate saves, and otherwise leaves alone, an object that says it is already prepared.
-    _is_accelerate_prepared = True
 
     def __init__(
         self,
@@ -111,47 +108,5 @@ class _Comparing:
     def __call__(self) -> None:
         for scheduler in self._accelerator._schedulers:
             if isinstance(scheduler, WarmupScheduler) and scheduler.total_steps is not None:
-                warn_at_end(scheduler, self._why(scheduler.total_steps, scheduler.last_epoch))
+                warn_at_end(scheduler, " (however many micro-batches and processes each takes)")
         self._end()
-
-    def _why(self, total: int, made: int) -> str:
-        """The number that total_steps was probably multiplied by."""
-        accelerator = self._accelerator
-        times = round(total / made) if made else 0
-        if times > 1 and times == accelerator.gradient_accumulation_steps:
-            return f" (it counts updates, and not micro-batches, of which each update takes {times})"
-        if times > 1 and times == accelerator.num_processes:
-            return f" (it counts updates, which the {times} processes make together)"
-        return ""
-
-
-def check(accelerator: Accelerator) -> None:
-    """Raise if ``accelerator.prepare`` has wrapped an `AdaptiveWarmup`. Call this after ``prepare``.
-
-    The wrapper steps the scheduler once per process and ignores the micro-batches' losses. After ``total_steps`` such
-    steps it silently leaves the rate where it is.
-
-    Raises:
-        RuntimeError: it has; the message says what to do instead.
-
-    Example:
-        >>> import torch
-        >>> from accelerate import Accelerator
-        >>> from autowarm import AdaptiveWarmup, Lion
-        >>> from autowarm.integrations.accelerate import check
-        >>> accelerator = Accelerator(cpu=True)
-        >>> opt = Lion(torch.nn.Linear(4, 4).parameters())
-        >>> _ = accelerator.prepare(opt, AdaptiveWarmup(opt, 10))
-        >>> check(accelerator)
-        Traceback (most recent call last):
-        RuntimeError: accelerator.prepare has wrapped an AdaptiveWarmup...
-        >>> accelerator.free_memory()
-        []
-    """
-    for prepared in accelerator._schedulers:
-        if isinstance(prepared, AcceleratedScheduler) and isinstance(prepared.scheduler, AdaptiveWarmup):
-            raise RuntimeError(
-                "accelerator.prepare has wrapped an AdaptiveWarmup, and steps it once for each of the "
-                f"{accelerator.num_processes} processes: leave it out of prepare, and make it with "
-                "autowarm.integrations.accelerate.WarmupScheduler(accelerator, optimizer, total_steps)"
-            )

@@ -10,7 +10,3 @@ from .replaying import replay
 from .result import Reading, Replay
 
 __all__ = ["Log", "LogError", "Reading", "Replay", "read", "replay"]
-
-
-def __dir__() -> list[str]:
-    return __all__

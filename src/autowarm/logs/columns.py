@@ -80,8 +80,8 @@ def table_of(records: Iterable[Record]) -> Table:
     row = 0
     for keys, group in groupby(records, tuple):  # rows in a row with the same columns, all at once
         alike = list(group)
-        for key, values in zip(keys, zip(*(record.values() for record in alike), strict=True), strict=True):
-            put(key, row, values)
+        for key in keys:
+            put(key, row, [record[key] for record in alike])
         row += len(alike)
     return {key: Column(np.array(rows), _at_once(values)) for key, (rows, values) in found.items()}
 

@@ -29,8 +29,6 @@ _UNSURE = (10, 0.1)
 _UNFINISHED = 0.95
 # Of more updates than LONG, about MOST are kept at equal distances, besides all of the first ones.
 LONG, MOST, DENSE = 200_000, 100_000, 1_000
-# Rates whose steps go on for a whole multiple of the losses', so nearly, are counted in parts of updates.
-_MULTIPLE = 0.02
 
 
 class LogError(ValueError):
@@ -189,8 +187,12 @@ def make_log(
         positive = len(seen) and seen.min() >= 0 and seen.max() > 0
         if not positive:
             said.append("the rates in the log are not positive numbers, so they are not used")
-        elif parts := _parts(known[-1], at, max(last_step, total), said):
-            known = known // parts + shift
+        elif known[-1] > (end_of_run := max(last_step, total)) + 2 * np.median(np.diff(at)):
+            said.append(
+                f"the rates are not used: their steps go to {known[-1]:,}, those of the losses to {end_of_run:,}"
+            )
+        else:
+            known = known + shift
             of_updates = _every_rate(known, seen, last, said)
             if used_warmup is None:
                 used_warmup, at_most = _used(known, seen, said)
@@ -199,18 +201,6 @@ def make_log(
         name, updates.astype(np.int64), values, of_updates, total, used_warmup, averaged, tuple(said), at_most, begins,
         f"{chosen}{end_of_losses:,} of {total:,} updates",
     )  # fmt: skip
-
-
-def _parts(rates: int, at: NDArray[np.int64], losses: int, said: list[str]) -> int:
-    """How many of the rates' steps, which go to ``rates``, make one of the losses'; 0 if they count something else."""
-    if rates <= losses + 2 * np.median(np.diff(at)):
-        return 1
-    parts = round(rates / losses)
-    if abs(rates / losses / parts - 1) < _MULTIPLE:
-        said.append(f"the rates' steps go {parts} times as far as the losses', and are taken as parts of updates")
-        return parts
-    said.append(f"the rates are not used: their steps go to {rates:,}, and those of the losses to {losses:,}")
-    return 0
 
 
 def _pairs(name: str, steps: ArrayLike, values: ArrayLike) -> tuple[Array, Array]:
@@ -308,8 +298,6 @@ def _used(known: NDArray[np.int64], seen: Array, said: list[str]) -> tuple[int, 
 
 
 def _total(name: str, total_steps: Any, last: int) -> int:
-    if total_steps is None:
-        return last
     try:
         total = operator.index(total_steps)
     except TypeError:

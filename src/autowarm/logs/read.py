@@ -2,11 +2,9 @@
 
 import codecs
 import contextlib
-import gzip
 import os
 import re
 import tempfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,6 @@ from .log import Log, LogError
 
 # What a run's folder may hold, in the order of preference.
 _FILES = ("trainer_state.json", "metrics.csv", "metrics.jsonl")
-# Beyond so many bytes, and so many for each compressed one, a file is no log but was made to fill the memory.
-_DENSEST, _LARGEST = 50, 2**26
 _NO_TEXT = re.compile(r"[\0-\x08\x0e-\x1f]")
 
 
@@ -35,7 +31,7 @@ def read(
     It reads transformers' ``trainer_state.json``, Lightning's ``metrics.csv``, TensorBoard's event files, exports of
     Weights & Biases (CSV of a chart or a history, JSON lines), the lab's ``metrics.jsonl``, tables of steps and losses
     with or without a header, any CSV or JSON lines with such columns, and whatever a program printed with a loss beside
-    a number, all also compressed by gzip. A folder may hold a run's log, or several runs' event files.
+    a number. A folder may hold a run's log, or several runs' event files.
 
     Args:
         path: the file or the folder.
@@ -65,16 +61,9 @@ def read(
         return _folder(path, options)
     data = path.read_bytes()
     if data[:2] == b"\x1f\x8b":
-        most = max(_LARGEST, _DENSEST * len(data))
-        try:
-            with gzip.open(path) as packed:
-                data = packed.read(most + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise LogError(f"{name}: the compressed file is damaged: {error}") from None
-        if len(data) > most:
-            raise LogError(f"{name}: unpacked, it has more than {most >> 20} MiB: if it is a log, unpack it first")
+        raise LogError(f"{name}: the file is compressed by gzip: unpack it first")
     if b"brain.Event:" in data[:64]:  # the record of its version, with which TensorBoard begins an event file
-        with tempfile.TemporaryDirectory() as folder:  # its package reads no compressed file, and only such names
+        with tempfile.TemporaryDirectory() as folder:  # its package reads only such names
             file = Path(folder, "events.out.tfevents")
             file.write_bytes(data)
             return logs_of(table_of_events(file, name), name, shared=False, **options)

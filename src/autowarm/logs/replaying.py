@@ -67,8 +67,8 @@ def replay(
         >>> losses = 2 + 8 * np.exp(-steps / 100)
         >>> rates = 1e-3 * np.minimum(1, steps / 200)  # a hand-set warm-up of 200 updates
         >>> found = autowarm.replay((steps, losses, rates))
-        >>> found.used_warmup, found.reading.ended_by_loss
-        (200, True)
+        >>> found.used_warmup, found.ended_by
+        (200, 'loss')
         >>> found.recorded.warmup_steps < found.closed_loop.warmup_steps < 400
         True
     """

@@ -43,11 +43,6 @@ class Reading:
         """The warm-up as a share of the run; None if it did not end."""
         return None if self.warmup_steps is None else self.warmup_steps / self.total_steps
 
-    @property
-    def ended_by_loss(self) -> bool:
-        """Whether the loss ended the warm-up, rather than a limit."""
-        return self.ended_by == "loss"
-
     def __str__(self) -> str:
         """The end of the warm-up in a few words: "812 (16.2%), by the loss", or "by the clock", at max_warmup."""
         if self.warmup_steps is None or self.ended_by is None:
@@ -74,27 +69,12 @@ class Replay:
     closed_loop: Reading | None
 
     @property
-    def name(self) -> str:
-        """The run's name."""
-        return self.log.name
-
-    @property
-    def total_steps(self) -> int:
-        """T, the number of updates that the run was planned for."""
-        return self.log.total_steps
-
-    @property
     def used_warmup(self) -> int | None:
         """The update at which the recorded rate first reached its highest value; None if the log has no rates.
 
         It is only a bound if `log.used_at_most` is true.
         """
         return self.log.used_warmup
-
-    @property
-    def interpolated(self) -> bool:
-        """Whether some updates have no loss in the log."""
-        return self.log.interpolated
 
     @property
     def reading(self) -> Reading:
@@ -105,11 +85,6 @@ class Replay:
     def warmup_steps(self) -> int | None:
         """The update at which the warm-up would have ended, by `reading`; None if it would not."""
         return self.reading.warmup_steps
-
-    @property
-    def warmup_share(self) -> float | None:
-        """The same as a share of the run."""
-        return self.reading.warmup_share
 
     @property
     def ended_by(self) -> str | None:
@@ -128,8 +103,8 @@ class Replay:
         """Your warm-up, ours, and what follows from it, in sentences."""
         log, ours, used = self.log, self.warmup_steps, self.used_warmup
         late = ""
-        if log.begins > _LATE * self.total_steps and log.begins > 1:
-            late = f"The log begins at update {share_of(log.begins, self.total_steps)}, so this is a guess. "
+        if log.begins > _LATE * self.log.total_steps and log.begins > 1:
+            late = f"The log begins at update {share_of(log.begins, self.log.total_steps)}, so this is a guess. "
         yours = "not in the log" if used is None else f"{self.used_words.replace(' (', ' updates (')}"
         if ours is None:
             return f"{late}Your warm-up: {yours}. Ours would not have ended."
@@ -138,7 +113,7 @@ class Replay:
             follows = "The loss fell too slowly to end it, so for this run ours is a ramp of fixed length."
         elif used is None:
             follows = "With the learning rates in the log, yours would stand beside it."
-        elif abs(ours - used) <= max(_ALIKE * max(ours, used), _CLOSE * self.total_steps):
+        elif abs(ours - used) <= max(_ALIKE * max(ours, used), _CLOSE * self.log.total_steps):
             follows = "The two are alike, so little would change."
         else:
             than = "shorter" if ours < used else "longer"
@@ -148,7 +123,7 @@ class Replay:
     def __repr__(self) -> str:
         """What was read, the answer, and the details."""
         lines = [
-            f"{self.name}: read as {self.log.chosen}",
+            f"{self.log.name}: read as {self.log.chosen}",
             f"  {self.answer}",
             f"  as recorded          {self.recorded}",
             f"  closed loop          {self.closed_loop or 'needs the learning rates'}",
@@ -161,7 +136,7 @@ class Replay:
         if self.used_warmup is None:
             return "not in the log"
         at_most = "at most " if self.log.used_at_most else ""
-        return at_most + share_of(self.used_warmup, self.total_steps) if self.used_warmup else "none"
+        return at_most + share_of(self.used_warmup, self.log.total_steps) if self.used_warmup else "none"
 
     def plot(self, axes: "Sequence[Axes] | None" = None) -> "Sequence[Axes]":
         """Plot the logged losses above the rates, as shares of the peak: used, as recorded, and closed loop.
@@ -173,7 +148,7 @@ class Replay:
             ImportError: matplotlib is not installed.
         """
         above, below = axes = axes_or_new(axes, 5.6, 5.2, rows=2)
-        log, total = self.log, self.total_steps
+        log, total = self.log, self.log.total_steps
         finite = np.isfinite(log.losses)
         updates, losses = log.updates[finite], log.losses[finite]
         _line(above, updates, losses, color=GREY, linewidth=0.8)

@@ -8,7 +8,3 @@ from .partition import partition
 from .together import Together
 
 __all__ = ["LMO", "Lion", "Muon", "NormSGD", "SignSGD", "Together", "geometry_of", "kappa_of", "partition"]
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -28,7 +28,3 @@ __all__ = [
     "spectral_norm",
     "working_dtype",
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -122,6 +122,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
     load_warning: str | None = None
     """What the last `load_state_dict` warned about, for trainers that suppress warnings while they load."""
+    _is_accelerate_prepared = True  # lets Accelerate save this object without its wrapper, which drops losses
 
     @plain_words
     @in_normal_mode

@@ -5,27 +5,10 @@ them and states the result in words; `plot_study` plots it. `sharpness` computes
 compare with K^t.
 """
 
-from .fits import Fit, Interval, bootstrap, fit
-from .measure import Point, measure
+from .fits import Fit, Interval, fit
+from .measure import Point
 from .probe import Probe
-from .sharpness import lanczos, sharpness
+from .sharpness import sharpness
 from .study import Study, plot_study, study
 
-__all__ = [
-    "Fit",
-    "Interval",
-    "Point",
-    "Probe",
-    "Study",
-    "bootstrap",
-    "fit",
-    "lanczos",
-    "measure",
-    "plot_study",
-    "sharpness",
-    "study",
-]
-
-
-def __dir__() -> list[str]:
-    return __all__
+__all__ = ["Fit", "Interval", "Point", "Probe", "Study", "fit", "plot_study", "sharpness", "study"]

@@ -157,39 +157,16 @@ def bootstrap(
     at: ArrayLike | None = None,
     level: float = 0.95,
     samples: int = 2000,
-    block: int | None = None,
+    block: int = 0,
     seed: int = 0,
 ) -> tuple[list[Interval], tuple[Array, Array]]:
-    """Estimate intervals of the coefficients and a band around the curve, by a wild block bootstrap.
+    """Intervals of an unconstrained fit's coefficients, and the edges of a band around its curve ``at`` these gaps.
 
-    Residuals of neighbouring steps are correlated, and are larger where Δ is large. The bootstrap therefore keeps the
-    gaps and multiplies the residuals of each block of consecutive points by one random sign. A plain bootstrap would
-    treat the points as independent and give intervals that are too narrow.
-
-    Args:
-        gaps: Δ^t in the order of steps, as given to `fit`.
-        found: an unconstrained fit: any model but "power" and "assumption".
-        at: gaps at which to evaluate the band; None for ``gaps``.
-        level: confidence level of the intervals.
-        samples: number of bootstrap samples.
-        block: points per block; None for √n.
-        seed: seed of the random signs.
-
-    Returns:
-        An `Interval` for each coefficient, and the (lower, upper) edge of the band.
-
-    Example:
-        >>> import numpy as np
-        >>> from autowarm.smoothness import bootstrap, fit
-        >>> Δ = np.linspace(6, 1, 400)
-        >>> K = 1 + Δ**2 + np.random.default_rng(0).normal(size=400)
-        >>> intervals, _ = bootstrap(Δ, fit(Δ, K))
-        >>> 1.0 in intervals[2], 0.0 in intervals[2]
-        (True, False)
+    Residuals of neighbouring steps are correlated, and are larger where Δ is large. This wild block bootstrap therefore
+    keeps the gaps, in the order of steps, and multiplies the residuals of each block of √n consecutive points by one
+    random sign. A plain bootstrap would treat the points as independent and give intervals that are too narrow.
     """
     x = np.asarray(gaps, dtype=np.float64)
-    if len(x) != found.count:
-        raise ValueError(f"the fit is of {found.count} points, got {len(x)} gaps")
     size = block or max(1, round(math.sqrt(len(x))))
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(samples, -(-len(x) // size)))
     # Least squares is linear: a sample's coefficients are the fit's plus those of the residuals with random signs.

@@ -32,8 +32,8 @@ class Point:
         >>> from autowarm.smoothness import Point
         >>> p = Point(step=0, rate=0.5, loss=1.0, loss_after=0.25, gradient_change=1.0, step_norm=0.5, slope=-1.0,
         ...           slope_after=-0.5, step_l2=0.5)
-        >>> p.smoothness, p.curvature, p.curvature_by_slopes, p.best_rate
-        (2.0, 2.0, 2.0, 1.0)
+        >>> p.smoothness, p.curvature_by_slopes, p.best_rate
+        (2.0, 2.0, 1.0)
     """
 
     step: int
@@ -52,17 +52,8 @@ class Point:
         return _ratio(self.gradient_change, self.step_norm)
 
     @property
-    def curvature(self) -> float:
-        """2(f(x+δ) − f(x) − ⟨g, δ⟩)/‖δ‖², the curvature along δ only, so at most K for a K-smooth f.
-
-        This is a second difference of losses, so for small steps in float32 it is rounding noise. `curvature_by_slopes`
-        avoids that.
-        """
-        return _ratio(2.0 * (self.loss_after - self.loss - self.slope), self.step_norm**2)
-
-    @property
     def curvature_by_slopes(self) -> float:
-        """⟨g⁺ − g, δ⟩/‖δ‖²: the same from two gradients, at most `smoothness` if all tensors are measured."""
+        """⟨g⁺ − g, δ⟩/‖δ‖², the curvature along δ only: at most `smoothness` if all tensors are measured."""
         return _ratio(self.slope_after - self.slope, self.step_norm**2)
 
     @property
@@ -93,28 +84,11 @@ def measure(
     geometry: MaxOverLayers,
     measured: Sequence[bool] | None = None,
 ) -> dict[str, Tensor]:
-    """Compute the numbers of a `Point` that come from tensors, as scalar tensors, in float64 if the device supports it.
+    """The numbers of a `Point` that come from tensors, as scalar tensors, in float64 if the device supports it.
 
-    All ranks gather DTensors together, one tensor at a time, and free each at once.
-
-    Args:
-        grads: g of each tensor; None for zero.
-        grads_after: g⁺.
-        steps: δ.
-        geometry: geometry of the measured tensors, in their order.
-        measured: which tensors enter the norms; None for all. All tensors enter the inner products.
-
-    Returns:
-        ``gradient_change``, ``step_norm``, ``slope``, ``slope_after``, ``step_l2``.
-
-    Example:
-        >>> import torch
-        >>> from autowarm.geometry import MaxOverLayers
-        >>> from autowarm.smoothness import measure
-        >>> g, δ = [torch.tensor([[1.0, -2.0]])], [torch.tensor([[-0.5, 0.5]])]
-        >>> found = measure(g, [3 * g[0]], δ, MaxOverLayers("sign"))
-        >>> [round(found[name].item(), 3) for name in ("gradient_change", "step_norm", "slope", "slope_after")]
-        [6.0, 0.5, -1.5, -4.5]
+    ``grads`` are g, None for zero, ``grads_after`` g⁺, ``steps`` δ. The tensors that are ``measured`` (None: all) enter
+    the norms, in the order of ``geometry``; all enter the inner products. All ranks gather DTensors together, one
+    tensor at a time, and free each at once.
     """
     which = [True] * len(steps) if measured is None else list(measured)
     geometries = iter(geometry.each(sum(which)))

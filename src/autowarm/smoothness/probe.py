@@ -94,37 +94,18 @@ class Probe:
         check_member(process_group)
         self._process_group = process_group
         self.step = 0
-        self._pending: Iterator[Any] | None = None
 
     @contextmanager
     def __call__(self, closure: Closure) -> Iterator[Tensor]:
-        """Wrap clipping and ``optimizer.step()`` in ``with probe(closure) as loss:``; calls `before`, then `after`."""
-        loss = self.before(closure)
-        try:
-            yield loss
-        except BaseException:
-            self._pending = None
-            raise
-        self.after()
-
-    def before(self, closure: Closure) -> Tensor:
-        """Run the closure and return its loss; at a probed step, store what the second pass needs."""
-        self._pending, step = None, self.step
+        """Wrap clipping and ``optimizer.step()`` in ``with probe(closure) as loss:``."""
+        step = self.step
         self.step += 1
         if step % self.every:
-            return closure()
-        pending = self._measuring(closure, step)
-        loss: Tensor = next(pending)
-        self._pending = pending
-        return loss
-
-    def after(self) -> Point | None:
-        """Measure the step made since `before`; return None if the step is not probed."""
-        pending, self._pending = self._pending, None
-        if pending is None:
-            return None
-        self.points.append(next(pending))
-        return self.points[-1]
+            yield closure()
+            return
+        measuring = self._measuring(closure, step)
+        yield next(measuring)
+        self.points.append(next(measuring))
 
     def _measuring(self, closure: Closure, step: int) -> Iterator[Any]:
         """Yield the loss at x^t, then, once the step is made, the point."""

@@ -17,34 +17,14 @@ def lanczos(
     tolerance: float = 1e-4,
     vectors: int = 12,
 ) -> tuple[float, float]:
-    """Compute a symmetric operator's largest eigenvalue, with full reorthogonalisation and thick restarts.
+    """A symmetric operator's largest Ritz value and its residual: some eigenvalue lies as near, and none is smaller.
 
-    Args:
-        product: v ↦ Av, for vectors of shape (n,). It runs under the caller's autocast, unlike everything else here.
-        start: any nonzero vector of shape (n,); the recurrence uses its dtype.
-        iterations: the most products to compute.
-        tolerance: stop when the residual is at most this fraction of the eigenvalue.
-        vectors: the most vectors to keep, ≥ 4, which sets the memory. After more iterations than that, the basis
-            restarts from its leading quarter of Ritz vectors.
-
-    Returns:
-        (θ, r): the largest Ritz value and its residual. Some eigenvalue lies within r of θ, and λ_max ≥ θ.
-
-    Raises:
-        ValueError: ``iterations < 1``, ``vectors < 4``, or a start that is zero or not finite.
-
-    Example:
-        >>> import torch
-        >>> from autowarm.smoothness import lanczos
-        >>> diagonal = torch.tensor([1.0, -9.0, 4.0], dtype=torch.float64)
-        >>> value, residual = lanczos(lambda v: diagonal * v, torch.ones(3, dtype=torch.float64))
-        >>> round(value, 9), residual < 1e-9
-        (4.0, True)
+    Full reorthogonalisation; after ``vectors`` iterations the basis restarts from its leading quarter of Ritz vectors.
+    Everything but ``product`` runs outside the caller's autocast, in the dtype of ``start``, of shape (n,). It stops
+    after so many iterations, or when the residual is at most this fraction of the value.
     """
     if iterations < 1:
         raise ValueError(f"iterations must be at least 1, got {iterations}")
-    if vectors < 4:
-        raise ValueError(f"vectors must be at least 4, got {vectors}")
     size = torch.linalg.vector_norm(start)
     if not (size > 0 and torch.isfinite(size)):
         raise ValueError("the start vector of Lanczos must be finite and not zero")
@@ -100,7 +80,8 @@ def sharpness(
     Args:
         loss: computes the loss of one fixed batch, without backward; it depends on all of ``params``, if only linearly.
         params: the tensors x of f(x). Models distributed over processes are not supported.
-        iterations, tolerance: see `lanczos`. The tolerance is for the residual; the eigenvalue is much more accurate.
+        iterations: the most products to compute.
+        tolerance: of the residual, as a share; the eigenvalue is much more accurate.
         dtype: dtype of the recurrence; None for the parameters'. torch.float64 helps only if the products are that
             exact.
         seed: seed of the start vector.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..plotting import INK, ORANGE, PINK, axes_or_new
+from ..plotting import INK, ORANGE, axes_or_new
 from .fits import Array, Fit, Interval, bootstrap, fit
 from .measure import Point
 
@@ -28,7 +28,7 @@ class Study:
         nonnegative: the same with K0, K1, K2 ≥ 0, as the theorems require.
         linear, constant: the models that the quadratic must beat.
         power: K0 + KρΔ^ρ with ρ free; None if a gap is not positive.
-        intervals: 95 % intervals of K0, K1, K2 of ``quadratic``, see `autowarm.smoothness.bootstrap`.
+        intervals: 95 % intervals of K0, K1, K2 of ``quadratic``, by a wild block bootstrap.
         verdict: the result in words.
     """
 
@@ -106,7 +106,6 @@ def study(
     *,
     trim: tuple[float, float] | None = (1.0, 99.0),
     window: tuple[int, int] | None = None,
-    gap_range: tuple[float, float] | None = None,
 ) -> Study:
     """Fit every model to the points of a run.
 
@@ -118,7 +117,6 @@ def study(
         target_loss: f*. The unconstrained fits do not depend on it.
         trim: drop points outside these percentiles of K, within the window; None keeps all.
         window: steps [first, last) to keep.
-        gap_range: gaps [low, high] to keep. Large gaps belong to early training, to which earlier work fitted lines.
 
     Raises:
         ValueError: fewer than 4 points are left.
@@ -139,8 +137,6 @@ def study(
     keep = np.isfinite(gaps) & np.isfinite(values)
     if window is not None:
         keep &= (steps >= window[0]) & (steps < window[1])
-    if gap_range is not None:
-        keep &= (gaps >= gap_range[0]) & (gaps <= gap_range[1])
     if trim is not None and keep.any():
         low, high = np.percentile(values[keep], trim)
         keep &= (values >= low) & (values <= high)
@@ -163,7 +159,7 @@ def study(
     )
 
 
-def plot_study(found: Study, *, ax: "Axes | None" = None, early: Study | None = None) -> "Axes":
+def plot_study(found: Study, *, ax: "Axes | None" = None) -> "Axes":
     """Plot the points (Δ, K) coloured by step, the quadratic fit with its 95 % band, and the linear fit.
 
     If the largest K is more than 30 times the smallest, its axis is logarithmic.
@@ -171,7 +167,6 @@ def plot_study(found: Study, *, ax: "Axes | None" = None, early: Study | None = 
     Args:
         found: the study to plot.
         ax: matplotlib axes to draw on; None makes new ones.
-        early: a study of the early part only, whose line is drawn over its own range.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -184,10 +179,6 @@ def plot_study(found: Study, *, ax: "Axes | None" = None, early: Study | None = 
     curve, line = found.quadratic, found.linear
     ax.plot(grid, curve(grid), color=ORANGE, linewidth=2, label=f"quadratic, R² {curve.r2:.3f}")
     ax.plot(grid, line(grid), color=INK, linewidth=1.3, linestyle="--", label=f"linear, R² {line.r2:.3f}")
-    if early is not None:
-        grid = np.linspace(early.gaps.min(), early.gaps.max(), 2)
-        label = f"linear, early part, R² {early.linear.r2:.3f}"
-        ax.plot(grid, early.linear(grid), color=PINK, linewidth=2, linestyle=":", label=label)
     # A fit may be far from the data where there are few points, so the points set the scale.
     top, bottom = found.smoothness.max(), found.smoothness.min()
     if 0 < bottom < top / _WIDE:

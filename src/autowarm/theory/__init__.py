@@ -16,8 +16,6 @@ from .pairs import largest_smoothness_ratio, smoothness_ratio
 from .problems import EXPONENTIAL, LINEAR, CompositeProblem, Outer, barrier, catalogue
 from .protocols import Family, Function, Problem
 from .rates import (
-    constant_bound,
-    decay_only_bound,
     decay_only_rate,
     polyak_rate,
     theorem_1_bound,
@@ -33,7 +31,6 @@ from .rates import (
 from .runs import Run, descend
 from .verify import (
     ClaimViolated,
-    check_constant,
     check_decay_only,
     check_theorem_1,
     check_theorem_2,
@@ -41,43 +38,9 @@ from .verify import (
 )
 
 __all__ = [
-    "EXPONENTIAL",
-    "LINEAR",
-    "ClaimViolated",
-    "CompositeProblem",
-    "Family",
-    "FiniteSum",
-    "Function",
-    "Outer",
-    "Problem",
-    "Run",
-    "Smoothness",
-    "barrier",
-    "catalogue",
-    "check_constant",
-    "check_decay_only",
-    "check_theorem_1",
-    "check_theorem_2",
-    "check_theorem_3",
-    "constant_bound",
-    "decay_only_bound",
-    "decay_only_rate",
-    "descend",
-    "largest_smoothness_ratio",
-    "polyak_rate",
-    "regression_family",
-    "smoothness_ratio",
-    "theorem_1_bound",
-    "theorem_1_rate",
-    "theorem_2_bound",
-    "theorem_2_rate",
-    "theorem_3_bound",
-    "theorem_3_rate",
-    "theorem_3_uniform_bound",
-    "warmup_only_rate",
-    "weight_decay_limit",
-]
-
-
-def __dir__() -> list[str]:
-    return __all__
+    "EXPONENTIAL", "LINEAR", "ClaimViolated", "CompositeProblem", "Family", "FiniteSum", "Function", "Outer",
+    "Problem", "Run", "Smoothness", "barrier", "catalogue", "check_decay_only", "check_theorem_1", "check_theorem_2",
+    "check_theorem_3", "decay_only_rate", "descend", "largest_smoothness_ratio", "polyak_rate",
+    "regression_family", "smoothness_ratio", "theorem_1_bound", "theorem_1_rate", "theorem_2_bound", "theorem_2_rate",
+    "theorem_3_bound", "theorem_3_rate", "theorem_3_uniform_bound", "warmup_only_rate", "weight_decay_limit"
+]  # fmt: skip

@@ -11,7 +11,7 @@ The proofs need no other pairs; `autowarm.theory.verify` says why.
 
 import math
 from dataclasses import dataclass
-from typing import overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,13 +58,7 @@ class Smoothness:
         if self.K0 == self.K1 == self.K_rho == 0:
             raise ValueError("K0, K1 and K_rho are all zero: at least one must be positive")
 
-    @overload
-    def __call__(self, gap: float) -> float: ...
-
-    @overload
-    def __call__(self, gap: Array) -> Array: ...
-
-    def __call__(self, gap: float | Array) -> float | Array:
+    def __call__(self, gap: float | Array) -> Any:  # as the gap is
         if np.any(np.asarray(gap) < 0):
             raise ValueError(f"a gap f(x) − f* is never negative, got {np.min(gap)}: is f* a lower bound?")
         # If Kρ = 0, skip the power: a huge gap would give 0·∞. Otherwise let K overflow to infinity without a warning.

@@ -71,10 +71,6 @@ class FiniteSum:
         """f(x) − f* of the mean."""
         return sum(f.gap(x) for f in self.components) / len(self.components)
 
-    def distance(self, x: Tensor) -> float:
-        """‖x − x*‖₂."""
-        return self.components[0].distance(x)
-
     def largest_gap(self, D: float) -> float:
         """M of Theorem 3, a bound on f_ξ(x) − f_ξ* over all ξ and ‖x − x*‖ ≤ D, from q_ξ ≤ L·D²/2; may be infinite."""
         f = self._steepest
@@ -87,7 +83,7 @@ class FiniteSum:
         Raises:
             ValueError: some f_ξ may be infinite within D of x*, where a path may go.
         """
-        D = self.distance(x0)
+        D = self.components[0].distance(x0)
         if math.isinf(self.largest_gap(D)):
             raise ValueError(f"x0 is {D} from x*, and some f_ξ is infinite within that distance; start nearer")
         return D

@@ -1,4 +1,4 @@
-"""Star-convex functions with exactly known constants: f = f* + c·Φ(q(x)), in the ℓ2, ℓ∞ and spectral norm.
+"""Star-convex functions with exactly known constants: f − f* = c·Φ(q(x)), in the ℓ2, ℓ∞ and spectral norm.
 
 **Inner function** q(x) = Σ_i g((A·vec(x − x*))_i), a least-squares loss with ripples:
 
@@ -102,7 +102,7 @@ def barrier(power: float = 2.0) -> Outer:
 
 @dataclass(frozen=True, eq=False)
 class CompositeProblem:
-    """f = f* + c·Φ(q), a `Problem` that this module's docstring describes. Outside its domain f is infinite.
+    """f − f* = c·Φ(q), a `Problem` that this module's docstring describes. Outside its domain f is infinite.
 
     Args:
         geometry: the norm: `Frobenius` (ℓ2), `Sign` (ℓ∞) or `Spectral`, with a number as its radius.
@@ -112,7 +112,6 @@ class CompositeProblem:
         features: A, of shape (rows, x_star.numel()); by default the identity.
         ripple: θ in [0, 1); f is not convex if θ·√(4+ω²) > 2.
         frequency: ω > 0.
-        f_star: f*, the minimum.
 
     Raises:
         ValueError: a number is outside its range, or features have the wrong width.
@@ -139,7 +138,6 @@ class CompositeProblem:
     features: Tensor | None = None
     ripple: float = 0.0
     frequency: float = 4.0
-    f_star: float = 0.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.geometry, (Frobenius, Sign, Spectral)) or isinstance(self.geometry.radius, str):
@@ -203,16 +201,8 @@ class CompositeProblem:
         q = self._inner(x)[0]
         return self.scale * float(self.outer.value(q)) if q < self.outer.edge else math.inf
 
-    def value(self, x: Tensor) -> float:
-        """f(x)."""
-        return self.f_star + self.gap(x)
-
-    def gradient(self, x: Tensor) -> Tensor:
-        """Return ∇f(x), of x's shape; NaN outside the domain."""
-        return self.gap_and_gradient(x)[1]
-
     def gap_and_gradient(self, x: Tensor) -> tuple[float, Tensor]:
-        """Return `gap` and `gradient` from one evaluation of q."""
+        """Return `gap` and ∇f(x), of x's shape, which is NaN outside the domain."""
         q, dq = self._inner(x)
         if not q < self.outer.edge:
             return math.inf, torch.full_like(x, math.nan)

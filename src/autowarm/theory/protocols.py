@@ -40,8 +40,7 @@ class Problem(Function, _Known, Protocol):
         x_star: the minimiser x*, in float64.
         radius: x⁰ → Theorem 1's D, a bound on ‖x^t − x*‖: ‖x⁰ − x*‖ in ℓ2, otherwise the radius of {f ≤ f(x⁰)}.
 
-    Two more methods are used where there are: ``point(gap, generator)``, a random x with that gap, spares
-    `largest_smoothness_ratio` a bisection, and ``level_radius(x)`` is the D of `check_constant`.
+    A ``point(gap, generator)``, a random x with that gap, spares `largest_smoothness_ratio` a bisection.
 
     Example:
         >>> import torch
@@ -74,28 +73,6 @@ class Family(_Known, Protocol):
         K: the constants, common to all ξ.
         x_star: x*, in float64.
         radius: x⁰ → D = ‖x⁰ − x*‖₂.
-
-    Example:
-        >>> import torch
-        >>> from autowarm.geometry import Frobenius
-        >>> from autowarm.theory import CompositeProblem, Smoothness, check_theorem_3, descend, theorem_3_rate
-        >>> class Gaussian:  # f_ξ = ⟨a_ξ, x⟩²/2 for a normal a_ξ, cut off at length 3: no finite sum
-        ...     geometry, K = Frobenius(), Smoothness(rho=2, K0=9, K1=0, K_rho=0)
-        ...     x_star = torch.zeros(2, dtype=torch.float64)
-        ...
-        ...     def draw(self, generator):
-        ...         a = torch.randn(1, 2, generator=generator, dtype=torch.float64)
-        ...         return CompositeProblem(self.geometry, self.x_star, features=a * min(1.0, 3 / float(a.norm())))
-        ...
-        ...     def radius(self, x0):
-        ...         return float(x0.norm())
-        ...
-        ...     def largest_gap(self, D):
-        ...         return 9 * D**2 / 2
-        >>> family, x0 = Gaussian(), torch.ones(2, dtype=torch.float64)
-        >>> rate = lambda gap: theorem_3_rate(gap, family.K, family.radius(x0))
-        >>> seeds = [torch.Generator().manual_seed(seed) for seed in range(3)]
-        >>> check_theorem_3(*(descend(family, x0, rate, 50, generator=seed) for seed in seeds))
     """
 
     def largest_gap(self, D: float) -> float:

@@ -9,7 +9,6 @@ entry T−1 bounds Δ^T.
 =============  =====================  ====================================  =======================
 Theorem 1      Δ/(D·K(Δ))             Δ^T ≤ 2D²·ΣK/T²                       x + η·LMO(∇f)
 decay-only     Δ/(D·K(Δ⁰))            Δ^T ≤ 2D²·K(Δ⁰)/T                     x + η·LMO(∇f)
-constant       η                      Δ^T ≤ (1 − η/D)^T·Δ⁰ + D·K(Δ⁰)·η/2    x + η·LMO(∇f)
 Theorem 2      λΔ/(8·K(Δ))            Δ^T ≤ 16·ΣK/(λ²T²)                    (1 − λη)x + η·LMO(∇f)
  … sharp       λΔ/(4·K(Δ))            Δ^T ≤ 8·ΣK/(λ²T²)                     (1 − λη)x + η·LMO(∇f)
 Theorem 3      Δ_ξ/(D·K(Δ_ξ))         mean Δ_ξ ≤ D²·√(ΣK²)/T                x − η·∇f_ξ/‖∇f_ξ‖₂
@@ -102,42 +101,6 @@ def decay_only_rate(gap: float | Array, K: Smoothness, D: float, gap0: float) ->
     """
     _require_positive(D=D, gap0=gap0)
     return gap / (D * K(gap0))
-
-
-def decay_only_bound(K: Smoothness, D: float, gap0: float, steps: int) -> Array:
-    """Return the bound Δ^T ≤ 2D²·K(Δ⁰)/T for T = 1, …, steps (discussion of Theorem 1).
-
-    Example:
-        >>> from autowarm.theory import Smoothness, decay_only_bound
-        >>> decay_only_bound(Smoothness(rho=2, K0=1, K1=0, K_rho=1), D=1.0, gap0=3.0, steps=4).tolist()
-        [20.0, 10.0, 6.666666666666667, 5.0]
-    """
-    return theorem_1_bound(np.full(steps, K(gap0)), D)
-
-
-def constant_bound(rate: float, K: Smoothness, D: float, gap0: float, steps: int) -> Array:
-    """Return the bound Δ^T ≤ (1 − η/D)^T·Δ⁰ + D·K(Δ⁰)·η/2 for a constant rate η and T = 1, …, steps.
-
-    It follows from the first inequalities in the proof of Theorem 1, Δ^{t+1} ≤ (1 − η/D)Δ^t + K(Δ⁰)η²/2. They hold in
-    {f ≤ f(x⁰)}, which no iterate leaves if η < 2Δ⁰/(D·K(Δ⁰)) ≤ D. The second term does not vanish as T grows.
-
-    Args:
-        D: the radius of {f ≤ f(x⁰)} around x* in the geometry's norm. This holds in ℓ2 too, because Lemma
-            "boundedness" is about other rates.
-
-    Raises:
-        ValueError: the rate is not in (0, 2Δ⁰/(D·K(Δ⁰))).
-
-    Example:
-        >>> from autowarm.theory import Smoothness, constant_bound
-        >>> constant_bound(0.5, Smoothness(2, 1, 0, 1), D=1.0, gap0=0.5, steps=2).tolist()
-        [0.5625, 0.4375]
-    """
-    _require_positive(D=D, gap0=gap0)
-    limit = 2 * gap0 / (D * K(gap0))
-    if not 0 < rate < limit:
-        raise ValueError(f"the bound needs a constant rate in (0, 2Δ⁰/(D·K(Δ⁰))) = (0, {limit}), got {rate}")
-    return (1 - rate / D) ** _horizons(np.empty(steps)) * gap0 + D * K(gap0) * rate / 2
 
 
 def weight_decay_limit(norm_x0: float, norm_x_star: float, K: Smoothness | None = None) -> float:
@@ -251,9 +214,7 @@ def warmup_only_rate(gap: float | Array, K: Smoothness, gradient_norm: float | A
     perspective" (arXiv 2510.03164), with K = K0 + K1Δ, and Liu et al. 2025 with K = K0 + KρΔ^ρ.
 
     In any norm this rate minimises the descent inequality, Δ^{t+1} ≤ Δ − η‖∇f‖⋆ + K·η²/2 = Δ − ‖∇f‖⋆²/(2K). Theorem 1's
-    rate is the same with the gradient's norm replaced by its lower bound Δ/D, from star-convexity; so its bound
-    Δ^T ≤ 2D²·ΣK/T² holds here too, for D as there. (In ℓ2 the distance to x* does not rise either, because the
-    descent inequality also gives ‖∇f‖² ≤ 2KΔ.)
+    rate has Δ/D, a lower bound of the gradient's norm, in its place; so its bound Δ^T ≤ 2D²·ΣK/T² holds here too.
 
     Args:
         gap, K: as in `theorem_1_rate`.

@@ -37,8 +37,6 @@ import numpy.typing as npt
 from .constants import Array
 from .protocols import is_family
 from .rates import (
-    constant_bound,
-    decay_only_bound,
     theorem_1_bound,
     theorem_2_bound,
     theorem_3_bound,
@@ -160,37 +158,12 @@ def check_decay_only(run: Run) -> None:
         >>> D = f.radius(x0)
         >>> check_decay_only(descend(f, x0, lambda gap: decay_only_rate(gap, f.K, D, gap0=2.0), steps=50))
     """
-    bound = decay_only_bound(run.problem.K, run.D, run.gaps[0], len(run.rates))
+    bound = theorem_1_bound(np.full(len(run.rates), run.problem.K(run.gaps[0])), run.D)
     _require(
         "The decay-only schedule",
         *_never_rise(run),
         _Claim("‖x^t − x*‖ ≤ D", run.distances, run.D),
         _Claim("Δ^T ≤ 2D²K(Δ⁰)/T", run.gaps[1:], bound, first=1),
-    )
-
-
-def check_constant(run: Run, D: float) -> None:
-    """Check `constant_bound` at every step of a run with a constant rate. Δ may rise, but never above Δ⁰.
-
-    Args:
-        D: the radius of {f ≤ f(x⁰)}, `CompositeProblem.level_radius`.
-
-    Raises:
-        ClaimViolated: a claim fails; the error is about the first such step.
-        ValueError: the rate is too large for the bound.
-
-    Example:
-        >>> import torch
-        >>> from autowarm.theory import catalogue, check_constant, descend
-        >>> f = catalogue()["spectral-ripples"]
-        >>> x0 = f.point(2.0, torch.Generator().manual_seed(0))
-        >>> check_constant(descend(f, x0, lambda gap: 0.01, steps=50), D=f.level_radius(x0))
-    """
-    bound = constant_bound(run.rates[0], run.problem.K, D, run.gaps[0], len(run.rates))
-    _require(
-        "The constant schedule",
-        _Claim("Δ^t ≤ Δ⁰", run.gaps, run.gaps[0]),
-        _Claim("Δ^T ≤ (1 − η/D)^T·Δ⁰ + D·K(Δ⁰)·η/2", run.gaps[1:], bound, first=1),
     )
 
 

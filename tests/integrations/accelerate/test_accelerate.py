@@ -9,7 +9,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion, Muon
-from autowarm.integrations.accelerate import WarmupScheduler, check
+from autowarm.integrations.accelerate import WarmupScheduler
 
 from ..plain import train as plain_loop
 
@@ -83,14 +83,13 @@ def test_what_restores_weights_refuses_a_loss_before_its_backward_pass() -> None
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-def test_a_plain_scheduler_needs_no_plug_in_if_it_is_not_prepared(prepared: bool, tmp_path: Path) -> None:
+def test_a_plain_scheduler_needs_no_plug_in_and_is_left_alone_by_prepare(prepared: bool, tmp_path: Path) -> None:
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     model = make_model()
     raw = Lion(model.parameters(), lr=LR)
     model, opt = accelerator.prepare(model, raw)
     sched = AdaptiveWarmup(opt if prepared else raw, STEPS)
-    accelerator.register_for_checkpointing(sched)
-    check(accelerator)
+    assert accelerator.prepare(sched) is sched
     for i in range(2 * STEPS):
         with accelerator.accumulate(model):
             loss = micro_loss(model, i)

@@ -41,11 +41,8 @@ def test_accelerate(accelerated: list[dict[str, Any]]) -> None:
     assert a["rates"] == rates_of_a_plain_loop(accelerated[0]["trainer"]["kappa"], seen)
 
 
-def test_the_guard_notices_what_prepare_would_break(accelerated: list[dict[str, Any]]) -> None:
-    for rank in accelerated:
-        assert "steps it once for each of the 2 processes: leave it out of prepare" in rank["loop"]["noticed"]
-        # What it guards against: the schedule stops before the run does.
-        assert rank["loop"]["counted"] < STEPS
+def test_prepare_leaves_a_schedule_as_it_is(accelerated: list[dict[str, Any]]) -> None:
+    assert [rank["loop"]["counted"] for rank in accelerated] == [STEPS, STEPS]
 
 
 @pytest.mark.parametrize("by", ["forked", pytest.param("torchrun", marks=pytest.mark.long)])

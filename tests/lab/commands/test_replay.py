@@ -48,7 +48,8 @@ def test_json_holds_both_readings(capsys: pytest.CaptureFixture[str]) -> None:
         "interpolated": False, "notes": [], "read_as": found.log.chosen, "answer": found.answer,
         "recorded": {"warmup_steps": found.recorded.warmup_steps, "share": found.recorded.warmup_share,
                      "ended_by": found.recorded.ended_by},
-        "closed_loop": {"warmup_steps": found.warmup_steps, "share": found.warmup_share, "ended_by": found.ended_by},
+        "closed_loop": {"warmup_steps": found.warmup_steps, "share": found.reading.warmup_share,
+                        "ended_by": found.ended_by},
     }  # fmt: skip
     assert (sparse["closed_loop"], sparse["interpolated"]) == (None, True)
 

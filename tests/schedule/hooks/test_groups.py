@@ -135,10 +135,11 @@ def test_groups_that_are_gone_or_bad_are_told() -> None:
     scheduler.optimizer.param_groups.reverse()
     with pytest.raises(ValueError, match="3 parameter groups were .* put in another order.*make a new scheduler"):
         scheduler.optimizer.step()
-    scheduler = AdaptiveWarmup(torch.optim.SGD([group(False)], lr=0.1), 60, geometry="sign")
-    scheduler.optimizer.add_param_group(group(False, float("nan")))
-    with pytest.raises(ValueError, match="a parameter group was added with lr=nan"):
-        scheduler.optimizer.step()
+    for lr in (float("nan"), float("inf"), -0.1):
+        scheduler = AdaptiveWarmup(torch.optim.SGD([group(False)], lr=0.1), 60, geometry="sign")
+        scheduler.optimizer.add_param_group(group(False, lr))
+        with pytest.raises(ValueError, match=f"a parameter group was added with lr={lr}"):
+            scheduler.optimizer.step()
     for no_choice in ("no", 0, None):
         with pytest.raises(ValueError, match=f"parameter group 0 has warmup={no_choice!r}: it must be True or False"):
             AdaptiveWarmup(Lion([group(False) | {"warmup": no_choice}]), 60)

@@ -23,7 +23,7 @@ _COLUMNS = 3
 def cells(replay: Replay) -> list[str]:
     """One row of the table, as text."""
     looped = "–" if replay.closed_loop is None else _short(replay.closed_loop)
-    return [replay.name, f"{replay.total_steps:,}", replay.used_words, _short(replay.recorded), looped]
+    return [replay.log.name, f"{replay.log.total_steps:,}", replay.used_words, _short(replay.recorded), looped]
 
 
 def _short(reading: Reading) -> str:
@@ -33,7 +33,7 @@ def _short(reading: Reading) -> str:
 def show(replays: Sequence[Replay], console: Console) -> None:
     """Print each run's answer, then a table of the details, and the notes; one that runs share is printed once."""
     for replay in replays:
-        console.out(f"{replay.name}: read as {replay.log.chosen}\n{replay.answer}\n")
+        console.out(f"{replay.log.name}: read as {replay.log.chosen}\n{replay.answer}\n")
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for index, heading in enumerate(HEADINGS):
         table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=index > 0, overflow="fold")
@@ -50,18 +50,18 @@ def notes(replays: Sequence[Replay]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for replay in replays:
         for text in replay.notes:
-            found.setdefault(text, []).append(replay.name)
+            found.setdefault(text, []).append(replay.log.name)
     return found
 
 
 def numbers(replay: Replay) -> dict[str, Any]:
     """The result as plain numbers and text."""
     return {
-        "name": replay.name, "total_steps": replay.total_steps, "used_warmup": replay.used_warmup,
+        "name": replay.log.name, "total_steps": replay.log.total_steps, "used_warmup": replay.used_warmup,
         "used_at_most": replay.log.used_at_most, "read_as": replay.log.chosen, "answer": replay.answer,
         "recorded": _reading(replay.recorded),
         "closed_loop": None if replay.closed_loop is None else _reading(replay.closed_loop),
-        "interpolated": replay.interpolated, "notes": list(replay.notes),
+        "interpolated": replay.log.interpolated, "notes": list(replay.notes),
     }  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def figure(replays: Sequence[Replay]) -> Figure:
     for part, replay in zip(parts, replays, strict=False):
         axes = part.subplots(2, sharex=True)
         replay.plot(axes)
-        axes[0].set_title(replay.name, parse_math=False)
+        axes[0].set_title(replay.log.name, parse_math=False)
     return drawn
 
 
@@ -99,9 +99,9 @@ def html(replays: Sequence[Replay]) -> str:
     several = len(replays) != 1
     return rendered(
         "replay.html.j2",
-        title=f"{len(replays)} runs replayed" if several else f"{replays[0].name} replayed",
+        title=f"{len(replays)} runs replayed" if several else f"{replays[0].log.name} replayed",
         headings=HEADINGS,
         rows=[cells(replay) for replay in replays],
         notes=[(text, names if several else []) for text, names in notes(replays).items()],
-        pictures=[(replay.name, data_uri(encoded(figure([replay]), "svg"))) for replay in replays],
+        pictures=[(replay.log.name, data_uri(encoded(figure([replay]), "svg"))) for replay in replays],
     )

@@ -121,7 +121,7 @@ def theorem_bounds(sources: Sources) -> Figure:
             top.plot(t[seen], gaps[seen], color=colour, label=label)
             bottom.plot(t, run.rates, color=colour, label=label)
         top.plot(t, theory.theorem_1_bound(adaptive.curvatures[:-1], D), color=BLUE, linestyle="--", linewidth=1)
-        top.plot(t, theory.decay_only_bound(f.K, D, start, steps), color=ORANGE, linestyle="--", linewidth=1)
+        top.plot(t, theory.theorem_1_bound(np.full(steps, f.K(start)), D), color=ORANGE, linestyle="--", linewidth=1)
         top.set(xscale="log", yscale="log", title=title)
         bottom.set(xscale="log", yscale="log", xlabel="update")
     panels[0].set_ylabel("gap Δ (bounds dashed)")

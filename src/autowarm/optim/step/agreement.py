@@ -82,7 +82,7 @@ class Agreement:
         on_host = not params or read_on_host(params[0].device)
         capturing = not on_host and is_capturing(params[0].device)
         if self._copy is not None and not capturing and (arrived := self._copy.read()):
-            self._failed |= any(arrived[1])
+            self._failed |= any(arrived)
         if self._failed:
             raise self._difference(codes)
         wait = on_host or codes != self._last

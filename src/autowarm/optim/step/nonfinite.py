@@ -128,6 +128,6 @@ class _DeviceCounts:
         if torch.compiler.is_compiling() or device.type == "meta" or is_capturing(device):
             return None
         if (arrived := self._copy.read()) is not None:
-            self._latest = tuple(arrived[1])
+            self._latest = tuple(arrived)
         self._copy.send()
         return self._latest

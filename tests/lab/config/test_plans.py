@@ -16,8 +16,7 @@ from autowarm.lab.config import (
 )
 from autowarm.lab.config.build import build, parse
 from autowarm.lab.config.plans import combinations
-from autowarm.lab.config.yaml_files import presets, read_yaml
-from autowarm.lab.paper.experiments import SCALES
+from autowarm.lab.config.yaml_files import SCALES, presets, read_yaml
 
 SWEEPS = [name for name in presets("sweep") if not name.endswith("base")]
 

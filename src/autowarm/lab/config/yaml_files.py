@@ -15,8 +15,15 @@ _PRESETS = Path(__file__).parent / "presets"
 _MOST_NODES, _MOST_DEPTH = 100_000, 60
 
 
-def read_yaml(name: str, command: str = "*", extending: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Path]:
-    """Read a config file by path or a preset of a command by name, and merge it over the file that it `extends`."""
+SCALES = ("tiny", "horizon", "paper")  # at which the presets in a folder `scaled` are made
+
+
+def read_yaml(name: str, command: str = "*", extending: tuple[str, ...] = ()) -> tuple[dict[str, Any], Path]:
+    """Read a config file by path or a preset of a command by name, and merge it over the file that it `extends`.
+
+    In SCALE/NAME, what the file's `scales` hold for SCALE is merged over the rest, and `extends` names a preset of the
+    same scale.
+    """
     require(isinstance(name, str), f"extends names one file or preset, got {name!r}")
     path = Path(name)
     if not path.is_file():
@@ -24,16 +31,21 @@ def read_yaml(name: str, command: str = "*", extending: tuple[Path, ...] = ()) -
         if name not in known:
             raise LabError(f"--config {name}: no such file and no such preset; {nearest(name, known)}")
         path = known[name]
-    require(path not in extending, f"{path} extends itself")
+    require(name not in extending, f"{path} extends itself")
     try:
         values = load_yaml(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, ValueError) as error:
         raise LabError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise LabError(f"{path}: expected keys and values, got {type(values).__name__}")
+    scale = path.parent.name == "scaled" and name.partition("/")[0]
+    if scale:
+        part = values.pop("scales")[scale]
+        values = part if "extends" in part else merged(values, part)  # which holds the rest already
     values.pop("lists", None)  # a place for values that the file's own anchors name
     if parent := values.pop("extends", None):
-        values = merged(read_yaml(parent, extending=(*extending, path))[0], values)
+        parent = f"{scale}/{parent}" if scale and "/" not in parent else parent
+        values = merged(read_yaml(parent, extending=(*extending, name))[0], values)
     return values, path
 
 
@@ -112,6 +124,6 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def presets(command: str = "*") -> dict[str, Path]:
     """Return the presets of a command, or of all commands, by name."""
-    folders = sorted(_PRESETS.glob(command))
-    paths = [(folder, path) for folder in folders for path in sorted(folder.rglob("*.yaml"))]
-    return {path.relative_to(folder).with_suffix("").as_posix(): path for folder, path in paths}
+    paths = [(path, str(path.relative_to(folder).with_suffix("")))
+             for folder in sorted(_PRESETS.glob(command)) for path in sorted(folder.rglob("*.yaml"))]  # fmt: skip
+    return {name.replace("scaled", scale): path for path, name in paths for scale in SCALES}

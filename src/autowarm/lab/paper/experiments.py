@@ -1,6 +1,6 @@
 """The paper's experiments: makes the runs behind a figure or table, and draws it from their results.
 
-A figure names its sweeps, in `presets/*/SCALE/`. `produce` makes everything that is missing for several figures at
+A figure names its sweeps, in `presets/*/scaled/`. `produce` makes everything that is missing for several figures at
 once, and makes what they share only once.
 """
 
@@ -20,7 +20,7 @@ from ..analysis.summary import Point, Summary, summarise
 from ..analysis.table import cells
 from ..config import FigureConfig, SweepConfig, UsageError, nearest
 from ..config.build import build
-from ..config.yaml_files import read_yaml
+from ..config.yaml_files import SCALES, read_yaml
 from ..execution.display import Display
 from ..execution.engine import execute, gather, plan, write_manifest
 from ..folders import claim, locked
@@ -29,7 +29,6 @@ from .costs import hours
 from .gallery import GALLERY, Picture, Sources, picture
 from .smoothness import FIT_HEADINGS, fit_rows, measured, studies
 
-SCALES = ("tiny", "horizon", "paper")
 _OUTCOME = ("best hand-set", "steps", "adaptive", "steps", "adaptive − best", "Algorithm 1", "steps")
 _ORDER = ("muon", "lion", "normsgd")
 

@@ -188,7 +188,7 @@ def test_every_value_in_the_report_is_escaped() -> None:
          "runs": rows, "failed": {"run": "why"}}
     )  # fmt: skip
     document["environment"] = {TAG: TAG}
-    page = report.html(Results(Path(), document, summarise(document["runs"])), [])
+    page = report.html(Results(Path(), document, summarise(document["runs"])), [], [])
     assert "<script" not in page
     assert page.count("&lt;script&gt;") > 20
 

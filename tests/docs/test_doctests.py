@@ -12,7 +12,7 @@ MODULES = [
     module.name
     for package in (autowarm, studies)
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-    if not module.name.endswith("__main__")
+    if not module.name.endswith(("__main__", "execution.server"))  # the second sets up the process that imports it
 ]
 
 

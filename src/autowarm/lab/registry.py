@@ -60,9 +60,11 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     "d-adaptation": Optimizer(
         "D-Adaptation", "dadaptation:DAdaptAdam", defaults={"decouple": True}, rate_free=True, kept=3
     ),
-    # PyTorch's others by the names of their classes, without LBFGS and SparseAdam, which need more than a gradient.
-    **{name: Optimizer(name, f"torch.optim:{name}") for name in (
-        "SGD", "Adam", "NAdam", "Adamax", "Adafactor", "Adagrad", "Adadelta", "RMSprop", "ASGD", "Rprop")},
+    # PyTorch's others by the names of their classes, without those that need more than a gradient or factor
+    # what they keep.
+    **{name: Optimizer(name, f"torch.optim:{name}") for name in ("Adam", "NAdam", "Adamax", "Adadelta", "Rprop")},
+    "SGD": Optimizer("SGD", "torch.optim:SGD", kept=0),
+    **{name: Optimizer(name, f"torch.optim:{name}", kept=1) for name in ("Adagrad", "RMSprop", "ASGD")},
 }  # fmt: skip
 OURS = [name for name, one in OPTIMIZERS.items() if one.place.startswith("autowarm:")]
 WITH_NORM = [name for name, one in OPTIMIZERS.items() if one.norm]

@@ -270,13 +270,13 @@ def test_muon_refuses_vectors_and_keeps_its_groups() -> None:
     [
         (lambda ps: Muon(ps, lr=0.0), "lr must be positive and finite, got 0.0"),
         (lambda ps: Lion(ps, lr=float("nan")), "lr must be positive and finite, got nan"),
-        (lambda ps: LMO(ps, lr=torch.ones(2)), r"one element, got shape \(2,\)"),
+        (lambda ps: LMO(ps, lr=torch.ones(2)), r"lr must be positive and finite, got \[1.0, 1.0\]"),
         (lambda ps: LMO(ps, momentum=1.0), r"momentum must be in \[0, 1\), got 1.0"),
         (lambda ps: LMO(ps, weight_decay=-1), "weight_decay must be finite and not negative, got -1"),
         (lambda ps: LMO(ps, geometry="spektral"), "unknown geometry 'spektral'"),
         (lambda ps: Lion(ps, betas=(0.9, 1.0)), "betas must be two numbers"),
         (lambda ps: Muon(ps, adamw_betas=(0.9,)), "adamw_betas must be two numbers"),
-        (lambda ps: NormSGD(ps, momentum_init="ones"), "momentum_init must be"),
+        (lambda ps: NormSGD(ps, momentum_init="ones"), "unknown momentum_init 'ones': use 'zeros' or 'weights'"),
         (lambda ps: Muon([{"params": ps, "algorithm": "adam"}]), "unknown algorithm 'adam'"),
     ],
 )

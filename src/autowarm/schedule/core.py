@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 from .planning import Plan as Plan
 from .shapes import DECAYS, Shape
 
-# The length that shares of the run refer to if its end is open. Half of it, the longest warm-up, is 2/(1 − β2) updates
-# for Adam's β2 of 0.999: twice the memory of its second moments.
+# What shares of a run with an open end refer to: half of it is 2/(1 − β2) updates, twice the memory of Adam's moments.
 OPEN_HORIZON = 4000
 # f(x0) is the second lowest of this many first losses: if it were high by chance, every later loss would be a fall.
 OPENING = 10
@@ -137,8 +136,7 @@ def _warm_up(plan: Plan, state: State, updates: int) -> State:
     gap = state.average - fstar
     if gap < peak_gap:  # strictly, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up goes on
         return _end(state._replace(updates=updates), "loss", 1.0)
-    share = profile_share(plan, gap, gap0, peak_gap)
-    return state._replace(updates=updates, share=max(ramp, LEAST_SHARE, share))
+    return state._replace(updates=updates, share=max(ramp, LEAST_SHARE, profile_share(plan, gap, gap0, peak_gap)))
 
 
 def eta_share(gap: Any, gap0: float, peak_gap: float, div: float) -> Any:
@@ -153,10 +151,7 @@ def profile_share(plan: Plan, gap: float, gap0: float, peak_gap: float) -> float
         return float(eta_share(gap, gap0, peak_gap, plan.div))
     rate, peak = float(plan.profile(gap)), float(plan.profile(peak_gap))
     if not (0.0 <= rate <= peak * (1.0 + 1e-9) < math.inf and peak > 0.0):
-        raise ValueError(
-            f"a profile is positive and finite, and highest at peak_gap: this one is {rate:g} at a gap of {gap:g}, and "
-            f"{peak:g} at peak_gap = {peak_gap:g}"
-        )
+        raise ValueError(f"profiles are positive and finite, highest at peak_gap: got {rate} at {gap:g}, {peak} there")
     return min(1.0, rate / peak)
 
 

@@ -163,7 +163,7 @@ OWN = Profile(1.0, 100.0, 4.9, 2.0, rho=3.0)
         ({"profile": OWN, "geometry": "sign"}, "leave out profile"),
         ({"profile": OWN, "kappa": 1.0}, "leave out profile"),
         ({"profile": lambda gap: 1 / (1 + gap)}, "needs peak_gap"),
-        ({"profile": OWN, "peak_gap": 1.0}, "highest at peak_gap: this one is 0.* at a gap of 2.5, and 0"),
+        ({"profile": OWN, "peak_gap": 1.0}, "highest at peak_gap: got 0.* at 2.5, 0"),
         ({"profile": lambda gap: math.nan, "peak_gap": 1.0}, "positive and finite"),
         ({"profile": lambda gap: -1.0, "peak_gap": 1.0}, "positive and finite"),
         ({"profile": lambda gap: math.inf, "peak_gap": 1.0}, "positive and finite"),

@@ -22,3 +22,7 @@ def __getattr__(name: str) -> object:
     value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return __all__

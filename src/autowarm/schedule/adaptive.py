@@ -351,8 +351,10 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             self._write()
             if self._guard is not None:
                 self._guard.keep_added(self.optimizer)
+        if torch.compiler.is_compiling():
+            return
         self._clock.pretended = only_makes_state(self.optimizer)
-        if torch.compiler.is_compiling() or self._clock.pretended:
+        if self._clock.pretended:
             return
         if not (self._composed or self.last_epoch < 0):
             told = self._plan.trained is not None or self.last_epoch > 0

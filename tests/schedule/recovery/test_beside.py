@@ -315,5 +315,13 @@ def test_a_veto_that_is_refused() -> None:
     w = [nn.Parameter(torch.ones(2, 2))]
     with pytest.raises(ValueError, match="give Lion skip_outliers=6 in place of SpikeGuard's veto"):
         SpikeGuard(Lion(w), 100, veto=6.0)
+    two = Together(torch.optim.SGD(w), torch.optim.SGD([nn.Parameter(torch.ones(2))]))
+    with pytest.raises(ValueError, match="veto compares the gradients of one optimizer, and Together holds 2"):
+        SpikeGuard(two, 100, veto=6.0)
+    sharded = torch.Tensor._make_subclass(
+        type("Sharded", (torch.Tensor,), {"placements": (), "device_mesh": None}), w[0]
+    )
+    with pytest.raises(ValueError, match="veto needs whole gradients, and each rank has a part of them here"):
+        SpikeGuard(torch.optim.SGD([sharded]), 100, veto=6.0)
     with pytest.raises(ValueError, match="veto must be a positive number of standard deviations, such as 6, got -1"):
         SpikeGuard(torch.optim.SGD(w), 100, veto=-1)

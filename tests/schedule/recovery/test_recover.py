@@ -468,6 +468,53 @@ def test_a_captured_graph_is_refused() -> None:
             AdaptiveWarmup(optimizer, 100, recover=no_choice)  # type: ignore[arg-type]
 
 
+def lowered(*bursts: int) -> tuple[Guard, list[float]]:
+    """A guard that has seen a falling loss with NaNs from these updates on, and its share after each of 900 updates."""
+    guard, share = Guard(True, None, 1000), []
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=1.0)
+    for t in range(900):
+        bad = any(start <= t < start + 2 for start in bursts)
+        guard.after(t, t, math.nan if bad else 3.0 * 0.995**t, optimizer, 1.0)
+        share.append(guard.share(t))
+    return guard, share
+
+
+def test_a_lowering_counts_from_what_the_climb_has_won_back() -> None:
+    """The rate is what `recoveries` says, and never below a ninth of the peak."""
+    for last in range(300, 560, 20):
+        guard, share = lowered(200, 240, last, last + 40)
+        said = guard.recoveries[-1]
+        assert said.peak_after < said.peak_before
+        assert share[-1] == pytest.approx(said.peak_after)
+        assert share[-1] >= 1 / 9 - 1e-12
+
+
+def test_a_new_warm_up_forgets_the_lowerings() -> None:
+    """So that the peak given to ``rewarm`` is the peak."""
+    guard, share = lowered(200, 240, 300, 340)
+    assert share[-1] < 1.0
+    guard.restart(1000)
+    assert guard.share(900) == 1.0
+
+
+def test_a_trial_whose_copies_are_gone_says_which_weights_stay() -> None:
+    """As in a resumed run: the weights are those of the copy, and nothing can put the others back."""
+    w = nn.Parameter(torch.zeros(2))
+    optimizer, guard = torch.optim.SGD([w], lr=1.0), Guard(True, None, 1000)
+    losses = (2.0 if t < 300 else 4.0 for t in range(340))
+    for t, level in enumerate(losses):
+        guard.after(t, t, level * (1 + 2 * 0.97**t), optimizer, 1.0)
+        if guard._trial is not None:
+            break
+    [found] = guard.recoveries
+    resumed = Guard(True, None, 1000)
+    resumed.load_state_dict(guard.state_dict())
+    settled = [resumed.after(u, u, 4.0, optimizer, 1.0) for u in range(found.update + 1, found.update + 9)][-1]
+    assert settled is not None
+    assert settled.restored == found.restored
+    assert "the data or the objective have changed" in settled.reason
+
+
 @pytest.mark.parametrize("after", [3, 12])
 def test_extend_leaves_the_next_rate_alone(after: int) -> None:
     """On trial, and in the short ramp after it."""

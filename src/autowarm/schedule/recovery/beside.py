@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from ...frames import frames_of_ours
 from ...losses import Losses, Ranks
 from ...modes import in_normal_mode
-from ...optim.step.dtensors import local
+from ...optim.step.dtensors import is_dtensor
 from ...optim.step.nonfinite import measured
 from ...optim.step.outliers import Outliers
 from ...optim.wrapped import hook, inside, unwrapped
@@ -44,7 +44,7 @@ class SpikeGuard:
         veto: skip an update whose gradient norm is so many standard deviations above the mean of the last 128, or not
             finite: the gradients are set to None, at which PyTorch's optimizers change no tensor and no state. At most
             one in ten. It reads the norm before each update, so an accelerator is waited for. Not for an optimizer that
-            takes a closure, for ranks with different gradients, or beside a GradScaler; ours have ``skip_outliers``.
+            takes a closure, or beside a GradScaler; ours have ``skip_outliers``.
         process_group: the ranks that share the run, as for `AdaptiveWarmup`. All of them must call `step` as often.
 
     Attributes:
@@ -52,8 +52,8 @@ class SpikeGuard:
         skipped_updates: how many updates ``veto`` has skipped.
 
     Raises:
-        ValueError: an argument is out of range, ``veto`` is given for one of our optimizers, or ``recover=True`` and
-            the optimizer's updates may be replays of a captured graph.
+        ValueError: an argument is out of range, ``veto`` is given for one of our optimizers, for several or for sharded
+            tensors, or ``recover=True`` and the optimizer's updates may be replays of a captured graph.
 
     Example:
         >>> import torch
@@ -89,10 +89,18 @@ class SpikeGuard:
             raise ValueError(f'recover must be True, or "warn" to warn only, got {recover!r}: make no SpikeGuard then')
         if veto is not None and not 0 < veto < math.inf:
             raise ValueError(f"veto must be a positive number of standard deviations, such as 6, got {veto!r}")
-        if veto is not None and any(hasattr(one, "skipped_updates") for one in inside(self.optimizer)):
-            raise ValueError(
-                f"give {type(self.optimizer).__name__} skip_outliers={veto:g} in place of SpikeGuard's veto"
-            )
+        if veto is not None:
+            kind, held = type(self.optimizer).__name__, inside(self.optimizer)
+            if any(hasattr(one, "skipped_updates") for one in held):
+                raise ValueError(f"give {kind} skip_outliers={veto:g} in place of SpikeGuard's veto")
+            if len(held) > 1:
+                raise ValueError(
+                    f"veto compares the gradients of one optimizer, and {kind} holds {len(held)}: clip them"
+                )
+            if any(is_dtensor(p) for group in self.optimizer.param_groups for p in group["params"]):
+                raise ValueError(
+                    "veto needs whole gradients, and each rank has a part of them here (DTensors): clip them"
+                )
         total_steps = clean(total_steps=total_steps)["total_steps"]
         self._guard = Guard(recover is True, model, total_steps or OPEN_HORIZON)
         first = next((p for group in self.optimizer.param_groups for p in group["params"]), torch.empty(0))
@@ -177,7 +185,7 @@ class SpikeGuard:
         if not params:
             return
         self._outliers.prepare(params[0].device)
-        finite, squares = measured([local(p.grad) for p in params])
+        finite, squares = measured([p.grad for p in params])
         if not self._outliers.judge(squares, bool(finite)):
             for p in params:
                 p.grad = None

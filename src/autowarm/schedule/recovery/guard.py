@@ -68,8 +68,6 @@ class Guard:
         self._restores, self._model = restores, model
         self._recoveries: list[Recovery] = []
         self.average: float | None = None  # the schedule's averaged loss, as it was at the copy that was restored
-        self._lowered = 1.0  # what is left of the schedule's rate after the alarms so far
-        self._climbs: int | None = None  # the update from which the rate climbs back
         self._idle = False  # whether it has been said that this loss cannot be judged
         self._fell = 0  # how many updates passed between the copy and the last alarm
         self.restart(length)
@@ -77,6 +75,8 @@ class Guard:
     def restart(self, length: int) -> None:
         """Know nothing of the loss, as in a new run or before other data."""
         self._wrong = 0
+        self._lowered = 1.0  # what is left of the schedule's rate after the alarms so far
+        self._climbs: int | None = None  # the update from which the rate climbs back
         self._anew(Detector.over(length).window)
 
     def _anew(self, window: int) -> None:
@@ -203,6 +203,8 @@ class Guard:
         before = peak * self._left(updates)
         if kept is None and self._recoveries and not self._detector.seen:
             return None  # it has been said, and no loss has been finite since
+        if self._trial is not None and kept is None:
+            return self._acquit(updates, reason, before, optimizer)  # a resumed run has no copies
         if not self._restores or kept is None:
             reason += ", and there is no copy yet to go back to" if self._restores else ""
             self._anew(self._detector.window)
@@ -241,19 +243,22 @@ class Guard:
         self._again, self._since, self._fell = True, updates, found.update - (found.restored or 0)
         self._span = self._detector.window
         if found.peak_after != found.peak_before:
-            self._lowered *= found.peak_after / found.peak_before
+            self._lowered = self._left(found.update) * found.peak_after / found.peak_before
             self._climbs = None if self._climbs is None else _NEVER
         return self._said(found)
 
     def _acquit(self, updates: int, reason: str, peak: float, optimizer: Optimizer) -> Recovery:
         """The weights were not at fault: the run goes on with those that it had, if they are whole."""
+        restored = None
         if self._before is not None:
             self._before.restore(optimizer)
+        elif self._trial is not None:  # nothing can put them back in a resumed run, which stays with the copy
+            restored = self._trial.restored
         self._wrong += 1
         self._anew(self._detector.window)
         last = "; from now on, only losses that are not finite count" if self._wrong >= _MOST_WRONG else ""
         reason += f": the data or the objective have changed{last}"
-        return self._said(Recovery(updates, None, reason, peak, peak))
+        return self._said(Recovery(updates, restored, reason, peak, peak))
 
     def _said(self, found: Recovery) -> Recovery:
         self._recoveries.append(found)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
 from types import ModuleType
 from typing import TypeVar
@@ -37,11 +38,24 @@ def context(loads: Sequence[str] = ()) -> BaseContext:
     The server starts with the first process and ends with this one. With a GPU, which a fork cannot use if importing
     has, and on systems whose libraries break in a fork, processes are spawned instead and load everything themselves.
     """
+    _track_quietly()
     if gpus() or sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload([_SERVER, *loads])
     return made
+
+
+def _track_quietly() -> None:
+    """Start Python's tracker of semaphores, which says on stderr that it removes those of a worker that was killed."""
+    given = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (given, "ignore:resource_tracker")))
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        os.environ.pop("PYTHONWARNINGS")
+        if given is not None:
+            os.environ["PYTHONWARNINGS"] = given
 
 
 @contextmanager

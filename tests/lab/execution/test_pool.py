@@ -145,10 +145,10 @@ def test_ctrl_c_is_acknowledged_while_workers_start(
             os.killpg(process.pid, signal.SIGINT)
         _, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGINT
-    # A second one leaves at once, and Python's resource tracker may name the semaphores that it then cleans up.
-    assert error.strip() == STOPPED[1] or (again and error.startswith(STOPPED[1]) and "resource_tracker" in error)
+    assert error.strip() == STOPPED[1]
     wait_for(lambda: all(map(gone, workers)))
-    assert checkpoints(tmp_path) == [] or find is workers_of  # a worker may be at its first updates already
+    # A worker may be at its first updates already, and then leaves the checkpoint of the step it stops at.
+    assert len(checkpoints(tmp_path)) <= (find is workers_of)
 
 
 def test_a_second_ctrl_c_ends_the_workers_also_before_the_wait_for_them(

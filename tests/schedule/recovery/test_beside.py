@@ -115,7 +115,7 @@ def test_a_nan_no_longer_kills_a_run_and_the_schedule_goes_on(by: str, first: bo
     assert shares == pytest.approx([min(1.0, 0.1 + 0.9 * i / 20) for i in range(22)])
 
 
-@pytest.mark.parametrize(("name", "rate"), [("lion", 30), ("muon", 30)])
+@pytest.mark.parametrize(("name", "rate"), [("lion", 30), ("muon", 30), ("normsgd", 10)])
 def test_a_rate_that_is_far_too_high_is_lowered(name: str, rate: float) -> None:
     assert lost(Beside("lambda", name, rate=rate, recover=False).train(), healthy("lambda", name)) > 0.5
     run = quiet(Beside("lambda", name, rate=rate))

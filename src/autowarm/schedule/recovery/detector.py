@@ -25,11 +25,13 @@ _RISE = 0.2  # of the fall so far
 _LEAST_FALL = 0.2  # of the first level
 _GOOD_PART = 0.1  # of the first level: a fall that shows what success is
 _ERRORS = 6.0  # standard errors of the difference between two levels
+_WARY = 3.0  # as many after weights were at fault: a rise that noise explains costs a trial, and no more
 _SWING = 1.5  # of the highest rise that was followed by a new low
 _FLAT = 5.0  # times as many where the fall so far may be noise as well
 _FAR = 30.0  # standard deviations of a loss
 _CALM = 100  # losses after a bad one, or a window of them: momenta remember it as long, and then do their damage
 _OPENING = 5  # losses right after a restart
+_NEWEST = 8  # losses that tell what the present weights are worth
 _MEMORY = 200  # levels, each a twentieth of a window after the last, that the noise is averaged over
 
 
@@ -43,6 +45,7 @@ class Detector:
     bad: list[bool] = field(default_factory=list)  # whether each of those was not finite or far too high
     calm: int = _MOST  # how many losses there were since the last of those; enough at the start
     seen: int = 0  # how many finite losses there were
+    wary: bool = False  # whether weights were at fault, and the run has not been healthy since
     negative: bool = False  # whether one of them was below zero
     first: float | None = None  # the first level; None before there are enough losses
     lowest: float | None = None  # the lowest level
@@ -117,17 +120,19 @@ class Detector:
         """Whether this level is too high."""
         assert self.first is not None
         assert self.lowest is not None
-        noise = _ERRORS * self.noise * math.sqrt(1 / len(self.recent) + 1 / self.size)
+        errors, swing = (_WARY, 0.0) if self.wary else (_ERRORS, _SWING * self.swing)
+        noise = errors * self.noise * math.sqrt(1 / len(self.recent) + 1 / self.size)
         if self.fall < noise:
             noise *= _FLAT
         counted = max(self.fall, _LEAST_FALL * abs(self.first))
-        return level - self.lowest > max(_RISE * counted, noise, _SWING * self.swing)
+        return level - self.lowest > max(_RISE * counted, noise, swing)
 
-    def halfway(self) -> float:
-        """Half way up from the lowest level to the present losses; infinite if one of those is not finite."""
+    def bar(self) -> float:
+        """Three quarters of the way from the lowest level up to the losses of the present weights, which are finite."""
         assert self.lowest is not None
-        now = statistics.median(self.last) if sum(self.bad) >= 2 else _level(self.recent)[0]
-        return (self.lowest + now) / 2 if math.isfinite(now) else math.inf
+        # Where the loss rises fast, the newest ones are far above the level.
+        newest = self.last if sum(self.bad) >= 2 else self.recent[-_NEWEST:]
+        return self.lowest + 0.75 * (max(statistics.median(newest), _level(self.recent)[0]) - self.lowest)
 
     def forget(self) -> None:
         """Drop the recent losses, which are of weights that were replaced."""

@@ -1,9 +1,9 @@
 """Watches a run's losses, keeps a copy of the healthy run, and says when to go back to it and at which rate.
 
 An alarm begins a *trial*: the weights are those of the copy again, and the next losses tell whether the weights were at
-fault. If the copy's losses are low, the run goes on from there. If they are as high, the data or the objective have
-changed: the run gets its weights back, and the new level counts. After two trials that blamed the weights wrongly,
-only losses that are not finite count.
+fault. If the copy does better, the run goes on from there. If not, the data or the objective have changed, and the
+weights have followed: the run gets them back, and the new level counts. After two such alarms, only losses that are not
+finite count. An alarm that comes again before the run is healthy needs no trial, nor do losses that are not finite.
 """
 
 import math
@@ -20,9 +20,8 @@ from ...frames import frames_of_ours
 from ...rate.restore import Snapshot
 from .detector import Detector
 
-_FIRST = 0.1  # share of the rate right after a restart, from which it rises over a window of losses
-_STILL = 0.01  # share of the rate during a trial, so that it is the copy's losses that are seen
-_TRIAL = 8  # losses that tell whether the copy's weights are better
+_FIRST = 0.1  # share of the rate right after a restart, from which it rises over a window of losses, and on trial
+_TRIAL = 16  # losses that tell whether the copy's weights are better
 _LOWERED = 1 / 3  # of the rate at an alarm that has come again
 _LEAST = 1 / 9  # of the rate is left after all alarms
 _MOST_EARLY = 10  # restarts in a row that fail at once: while batches are bad, no weights are better
@@ -109,7 +108,7 @@ class Guard:
     def share(self, updates: int) -> float:
         """The share of the schedule's rate for the next update: below 1 for a while after a restart."""
         if self._trial is not None:
-            return _STILL
+            return self._left(updates) * _FIRST
         gone = 1.0 if self._since is None else (updates - self._since) / self._span
         return self._left(updates) * min(1.0, _FIRST + (1.0 - _FIRST) * gone)
 
@@ -135,7 +134,7 @@ class Guard:
         if reason is not None and (self._wrong < _MOST_WRONG or not all(map(math.isfinite, detector.last))):
             return self._alarm(updates, reason, optimizer, peak)
         if self._trial is not None:
-            return self._judge(updates, optimizer) if len(detector.recent) >= _TRIAL else None
+            return self._judge(optimizer) if len(detector.recent) >= _TRIAL else None
         if detector.idle and not self._idle:
             self._idle = True
             warnings.warn(
@@ -163,7 +162,7 @@ class Guard:
         """Copy the run at a new low, and no more often than once in a window; and at once if there is no copy."""
         window = self._detector.window
         if self._detector.at_low and (self._since is None or updates - self._since >= 2 * window):
-            self._again = False  # a low at the full rate
+            self._again = self._detector.wary = False  # a low at the full rate
             self._early = 0
             if self._climbs is None and self._lowered < 1.0:
                 self._climbs = updates + self._fell
@@ -220,28 +219,30 @@ class Guard:
             lowers = self._again and not early
             after = max(_LEAST * peak, before * _LOWERED * min(1.0, gone / self._detector.window)) if lowers else before
             found = Recovery(updates, kept.update, reason, before, after)
-            if not broken:
-                self._trial, self._bar, self._early = found, self._detector.halfway(), 0
+            if not (broken or lowers):
+                self._trial, self._bar, self._early = found, self._detector.bar(), 0
                 self._before = Snapshot(optimizer, self._model)
         kept.snapshot.restore(optimizer)
         self.average = kept.average
         self._detector.forget()
         self._since = updates
-        return self._restarted(found, updates) if broken else None
+        return None if self._trial is not None and not broken else self._restarted(found)
 
-    def _judge(self, updates: int, optimizer: Optimizer) -> Recovery:
+    def _judge(self, optimizer: Optimizer) -> Recovery:
         """Settle the trial by the copy's losses."""
         assert self._trial is not None
         if statistics.median(self._detector.recent[:_TRIAL]) > self._bar:
             reason = f"{self._trial.reason}, and the weights of update {self._trial.restored} do no better now"
             return self._acquit(self._trial.update, reason, self._trial.peak_before, optimizer)
-        return self._restarted(self._trial, updates)
+        return self._restarted(self._trial)
 
-    def _restarted(self, found: Recovery, updates: int) -> Recovery:
+    def _restarted(self, found: Recovery) -> Recovery:
         """The weights were at fault: the run goes on from the copy."""
         self._trial = self._before = None
-        self._again, self._since, self._fell = True, updates, found.update - (found.restored or 0)
+        self._again, self._fell = True, found.update - (found.restored or 0)
         self._span = self._detector.window
+        self._detector.wary = True
+        self._detector.forget()  # the losses of a copy that stood still would look like a new low
         if found.peak_after != found.peak_before:
             self._lowered = self._left(found.update) * found.peak_after / found.peak_before
             self._climbs = None if self._climbs is None else _NEVER

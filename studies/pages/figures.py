@@ -38,7 +38,7 @@ def first_figure(rows: Rows, curves: Mapping[PlannedRow, Curve]) -> Figure:
         above.plot(rates, color=colour)
         above.plot(end, rates[min(end, len(rates) - 1)], "o", color=colour, ms=7)
         by_clock = rows[run]["ended_by"] == "clock"
-        words = f"{name}\n{100 * end / run.cell.steps:.0f}%{' (the clock)' if by_clock else ''}"
+        words = f"{name}\n{100 * end / run.cell.steps:.0f}%{' (time limit)' if by_clock else ''}"
         above.annotate(words, (end, 1), xytext=(-16 if by_clock else 0, 8), textcoords="offset points", color=colour,
                        ha="left" if by_clock else "center", fontsize=10, fontweight="bold")  # fmt: skip
         below.plot([loss / first for loss in smoothed(losses)][: len(losses) - len(losses) // 60], color=colour, lw=0.8,
@@ -49,6 +49,8 @@ def first_figure(rows: Rows, curves: Mapping[PlannedRow, Curve]) -> Figure:
     below.axhline(0.65, color=GREY, lw=0.9, ls="--")
     below.annotate("the warm-up ends when the averaged loss is at 65%", (1, 0.65), xytext=(-4, 5), color=GREY,
                    ha="right", xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=10)  # fmt: skip
+    below.annotate("thick: averaged loss; thin: smoothed loss", (1, 0.93), xytext=(-4, 5), color=GREY, ha="right",
+                   xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=10)  # fmt: skip
     above.set(ylabel="rate / peak rate", ylim=(0, 1.55), yticks=(0, 0.5, 1))
     below.set(ylabel="loss / first loss", xlabel="update", ylim=(0.2, 1.05))
     return figure

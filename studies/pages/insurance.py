@@ -99,14 +99,19 @@ def _mean_and_worst(costs: Sequence[float]) -> str:
 
 
 def readme_table(found: Mapping[str, Group]) -> str:
-    """Markdown: a row for each choice, where a warm-up is needed and where it hardly is."""
-    shown = [(name, found[name]) for name in (NEED, NEED_NOT)]
+    """Markdown: a row for each choice, where a warm-up is needed, where it hardly is, and on unseen tasks."""
+    need, hardly, unseen = (found[name].regrets for name in (NEED, NEED_NOT, UNSEEN))
+    shown = {
+        f"{len(need)} settings that {NEED}": found[NEED],
+        f"{len(hardly)} that {NEED_NOT}": found[NEED_NOT],
+        f"{len(unseen)} on {UNSEEN}": found[UNSEEN],
+    }
     lines = [
         [f"**{title(choice)}**" if choice == DEFAULT else title(choice),
-         *(_mean_and_worst(group.costs(choice)) for _, group in shown)]
+         *(_mean_and_worst(group.costs(choice)) for group in shown.values())]
         for choice in SHOWN
     ]  # fmt: skip
-    return table(["warm-up", *(f"{len(group.regrets)} settings that {name}" for name, group in shown)], lines)
+    return table(["warm-up", *shown], lines)
 
 
 @styled

@@ -93,6 +93,11 @@ FORMATS: dict[str, tuple[str, Any]] = {
         + f"{STAMP[:19]} | INFO | valid | epoch 001 | valid on 'valid' subset | loss 9.9 | num_updates 600\n"
         + f"{STAMP[:19]} | INFO | train | epoch 001 | loss 5.5 | nll_loss 5.1 | num_updates 600 | lr 0.001\n", EVERY,
     ),
+    "fairseq, other losses in a line": (
+        lines(lambda s, x, r: f"{STAMP[:19]} | INFO | train_inner | epoch 001: {s:6d} / 700 loss={x}, num_updates={s}, lr={r}, "
+              "loss_scale=8, train_wall=50")
+        + f"{STAMP[:19]} | INFO | train | epoch 001 | loss 5.5 | num_updates 600 | lr 0.001\n", EVERY,
+    ),
     "fairseq, JSON": (
         lines(lambda s, x, r: f'{STAMP[:19]} | INFO | train_inner | {{"epoch": 1, "update": {s / 700:.3f}, "loss": "{x}", '
               f'"ppl": "45.6", "num_updates": "{s}", "lr": "{r}"}}'), EVERY,
@@ -141,6 +146,10 @@ FORMATS: dict[str, tuple[str, Any]] = {
         "".join(f"Epoch {e}/3\n200/200 - 60s - loss: {loss(200 * e)} - val_loss: 1.0 - 60s/epoch\n" for e in (1, 2, 3)),
         "begin at update 200 of 600",
     ),
+    **{f"a line an epoch, as {form.format(1, 2.5)}": (
+        "".join(f"{form.format(e, loss(10 * e))}\n" for e in range(1, 51)), "a loss per epoch says too little",
+    ) for form in ("Epoch {}/50 - loss: {}", "Epoch [{}/50], Loss: {}", "Epoch {}/50\ttrain loss {}\tval loss 2.5",
+                   "Epoch {} / 50: loss = {}", "epoch {} loss {} lr 0.001")},
     "Lightning's bar": (
         "\r".join(f"Epoch {e}:  {s // 2}%|█         | {s}/200 [00:10<01:30,  9.99it/s, loss={loss(200 * e + s)}, v_num=0]"
                   for e in range(3) for s in range(10, 201, 10)), BARE,
@@ -242,6 +251,21 @@ def test_what_programs_print(text: str, expected: Any) -> None:
     assert expected[4] == rates
 
 
+def test_keras_losses_are_said_to_be_means_and_the_bars_last_line_is_no_resume() -> None:
+    bar = "Epoch {}/2\n" + "".join(f"\r\x1b[1m{s}/20\x1b[0m \x1b[32m━━━\x1b[0m \x1b[1m3s\x1b[0m 6ms/step - accuracy: 0.1 - loss: 2.{s}"
+                                  for s in (5, 10, 15, 20, 20))  # fmt: skip
+    [log] = logs_in(f"{bar.format(1)}\n{bar.format(2)}\n", "log")
+    assert log.notes[0] == "Keras prints the mean of the losses since the epoch began: the loss itself falls earlier"
+    assert log.notes[2] == "2 losses are of a step that comes again: the last one counts"
+    assert not any("resumed" in note for note in log.notes)
+
+
+def test_an_epochs_length_is_that_of_its_count() -> None:
+    text = "".join(f"Epoch: [{e}][{s}/500]\tLoss {9 - e}.5\n" for e in range(3) for s in range(1, 500, 100))
+    [log] = logs_in(text, "log")
+    assert (log.updates[5], log.updates[-1], log.total_steps) == (501, 1401, 1500)
+
+
 def test_a_carriage_return_a_decimal_comma_and_a_broken_line_are_no_losses() -> None:
     [log] = logs_in("step 1 loss 4.5\rstep 2 loss 3,5\rstep 3 loss 2.5\rstep 4 loss 2.", "log")
     assert log.losses.tolist() == [4.5, 2.5, 2.0]
@@ -301,6 +325,9 @@ def test_what_begins_late_leads_with_it_or_is_refused() -> None:
     assert late(11).startswith("Your warm-up: not in the log. Ours would have ended at ")
     assert late(30).startswith("The log begins at update 30 (3.0%), so this is a guess. Your")
     assert late(300, first_loss=10.0).startswith("The log begins at update 300")
+    logged = make_log("a", range(300, 1001), [loss(s) for s in range(300, 1001)], first_loss=10.0)
+    assert replay(logged).answer == late(300, first_loss=10.0)
+    assert "first_loss is not used: the log has the loss at update 1" in make_log("a", [1, 2], [3, 2], first_loss=9).notes
     with pytest.raises(LogError, match="the losses begin at update 300 of 1,000"):
         late(300)
 

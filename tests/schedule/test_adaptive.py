@@ -159,4 +159,6 @@ def test_the_picture() -> None:
     scheduler.step(5.0)
     ax = scheduler.plot()
     assert ax.get_xlabel() == "loss"
-    assert max(ax.lines[0].get_ydata()) == pytest.approx(PEAK, rel=1e-3)
+    warmup, rest, switch, _ = ax.lines  # what the schedule follows, from f(x0) to Δ', and what it does not
+    assert max(warmup.get_ydata()) == pytest.approx(PEAK, rel=1e-3)
+    assert (min(warmup.get_xdata()), max(rest.get_xdata())) == pytest.approx([switch.get_xdata()[0]] * 2, rel=1e-2)

@@ -50,7 +50,7 @@ _RATES = ("lr", "learning_rate", "train_lr", "train_learning_rate")
 LIKE_A_LOSS = re.compile(r"(^|_)loss(_|$)|^(trl|xent)$")
 LIKE_A_RATE = re.compile(r"(^|_)(lr|learning_rate)\d*(_|$)")
 _OURS = re.compile(r"(^|_)autowarm(_|$)")  # the smoothed loss and the target that our plug-ins log
-_OTHER_LOSS = re.compile(
+OTHER_LOSS = re.compile(
     r"(^|_)(val|valid|validation|eval|test|dev|aux|min|max|best)(_|$)|loss_(scale|scaler|scaling|weight|coef|coeff|factor)s?(_|$)"
 )
 _OTHER_COUNT = re.compile("samples|tokens")
@@ -180,9 +180,10 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
     epochs = 1
     if of_step is None:
         if _first(columns, _EPOCHS) is not None:
+            other = "read trainer_state.json, which has them, or " if "grad_norm" in columns else ""
             raise LogError(
-                f"{name}: no column counts updates ({_listed(columns)}), and a loss per epoch says too little: name "
-                "the column with step= (--step)"
+                f"{name}: no column counts updates ({_listed(columns)}), and a loss per epoch says too little: {other}"
+                "name the column with step= (--step)"
             )
         notes.append("no column counts updates, so each loss counts as one update")
         rows = table[of_loss].rows
@@ -243,10 +244,11 @@ def _joined(table: Table, step: str, epoch: str, read: Sequence[str | None], not
         return table, 1
     gaps = ahead[(later == 0) & (ahead > 0)]
     every, starts, most = float(np.median(gaps) if len(gaps) else at[0]), [(-math.inf, 0.0)], 1
+    whole = float(max(table["of"].numbers()[0])) if step == "count" and "of" in table else None  # updates of an epoch
     before, last, joined = 0.0, math.inf, []
     for step_at, epoch_at in zip(at.tolist(), when.tolist(), strict=True):
         if epoch_at > last and (step_at < before or (step_at == before and epoch_at - last >= 1)):
-            starts.append((epoch_at, starts[-1][1] + before + every - step_at))
+            starts.append((epoch_at, starts[-1][1] + (before + every - step_at if whole is None else whole)))
         while epoch_at < starts[-1][0]:
             starts.pop()
         joined.append(step_at + starts[-1][1])
@@ -341,7 +343,7 @@ def _loss(table: Table, name: str, notes: list[str]) -> str:
             notes.append(f"{most} is read as the loss, and not {', '.join(others)}; loss= (--loss) names another")
         return most
     like = [column for column in columns if LIKE_A_LOSS.search(plain(column))]
-    like = [column for column in like if not _OTHER_LOSS.search(plain(column))]
+    like = [column for column in like if not OTHER_LOSS.search(plain(column))]
     of_the_run = [column for column in like if not _OURS.search(plain(column))]
     if of_the_run or len(like) > 1:
         like = of_the_run

@@ -51,6 +51,7 @@ class Log:
         notes: what a reader of the result should know, in sentences.
         used_at_most: whether ``used_warmup`` is only a bound, as no rate is logged for long before.
         begins: the update of the first loss that was logged; what came before is unknown, or given as ``first_loss``.
+        told: whether the loss at update 1 was given as ``first_loss``.
         chosen: what was read, in words, such as "step, train loss, lr; 12,000 of 12,000 updates".
     """
 
@@ -64,6 +65,7 @@ class Log:
     notes: tuple[str, ...]
     used_at_most: bool = False
     begins: int = 1
+    told: bool = False
     chosen: str = ""
 
     @property
@@ -162,9 +164,11 @@ def make_log(
         updates, values = updates[kept], values[kept]
     elif averaged:
         updates = _middles(updates)
-    begins = int(updates[0])
+    begins, told = int(updates[0]), first_loss is not None
+    if begins == 1 and told:
+        said.append("first_loss is not used: the log has the loss at update 1")
     if begins > 1:
-        if first_loss is None:
+        if not told:
             first_loss = float(values[np.isfinite(values)][0])
             begun = ", the middle of its first mean" if averaged else ""
             said.append(
@@ -198,7 +202,7 @@ def make_log(
                 used_warmup, at_most = _used(known, seen, said)
     chosen = f"{', '.join(columns)}; " if columns else ""
     return Log(
-        name, updates.astype(np.int64), values, of_updates, total, used_warmup, averaged, tuple(said), at_most, begins,
+        name, updates.astype(np.int64), values, of_updates, total, used_warmup, averaged, tuple(said), at_most, begins, told,
         f"{chosen}{end_of_losses:,} of {total:,} updates",
     )  # fmt: skip
 
@@ -246,6 +250,9 @@ def _in_order(at: Array, values: Array, what: str, said: list[str]) -> tuple[NDA
     keep = np.ones(len(steps), dtype=bool)
     lowest = np.minimum.accumulate(steps[::-1])[::-1]  # of this row and all later ones
     keep[:-1] = steps[:-1] < lowest[1:]
+    if (same := int((np.diff(steps) == 0).sum())):
+        said.append(f"{same} {what} are of a step that comes again: the last one counts")
+        back = back[steps[back] < steps[back - 1]]
     if (again := back[steps[back] <= np.minimum.accumulate(steps)[back - 1]]).size:
         said.append(f"the log starts over at step {steps[again[-1]]}: the {again[-1]:,} {what} before are left out")
         back = back[back > again[-1]]

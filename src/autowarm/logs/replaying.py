@@ -95,7 +95,7 @@ def replay(
             rows = ({str(k): v for k, v in row.items() if v == v} for row in log.to_dict("records"))
             found, place = logs_of(table_of(rows), "table", **names), "table"
         chosen = _chosen(found, run, place)
-    if first_loss is None and chosen.begins > max(1, _LATE * chosen.total_steps):
+    if not chosen.told and chosen.begins > max(1, _LATE * chosen.total_steps):
         raise LogError(
             f"{chosen.name}: the losses begin at update {chosen.begins:,} of {chosen.total_steps:,}, and the warm-up "
             "is over by then: give an earlier log, or the loss at update 1 with first_loss= (--first-loss)"

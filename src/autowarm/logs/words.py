@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from .columns import LIKE_A_LOSS, LIKE_A_RATE, TOTAL, Table, plain, table_of
+from .columns import LIKE_A_LOSS, LIKE_A_RATE, OTHER_LOSS, TOTAL, Table, plain, table_of
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TIME = re.compile(r"(\d{2,4}[-/.]\d\d([-/.]\d\d)?[ T,]+)?\d+:\d\d(:\d\d)?([.,]\d+)?(?![\w:])|\d{4}[-/]\d\d[-/]\d\d")
@@ -22,6 +22,7 @@ _LOSS = re.compile(
     r"(?:loss|trl|xent)[\w/.@ \t\"'\]-]{0,24}[:= \t][ \t\"'\[]*(?:[-+]?\.?\d|nan)|\d avg( loss)?, [\d.]+ rate", re.I
 )
 _COUNT = re.compile(r"(?<![\w./,])(\d+)\s*/\s*(\d+)(?![\w./])")
+_RUNNING = re.compile(r"\d+/\d+ .{0,200}\d+m?s/(step|epoch) - .*loss: ")  # Keras's progress
 # Where a number stands before its word, or the word says something else.
 _SPELLED = [
     (re.compile(pattern), new)
@@ -58,7 +59,8 @@ def table_of_words(text: str) -> tuple[Table, list[str]]:
     kinds: list[tuple[Any, Any] | None] = []
     place: dict[str, Any] = {}
     rank, other_ranks, notes = None, 0, []
-    for line in re.split(r"[\r\n\x08]+", _COLOURS.sub("", text)):
+    text = _COLOURS.sub("", text)
+    for line in re.split(r"[\r\n\x08]+", text):
         if not any(map(str.isdigit, line)):
             continue
         row = _pairs(line)
@@ -75,12 +77,15 @@ def table_of_words(text: str) -> tuple[Table, list[str]]:
         row = place | row
         if losses or any(key == "epochs" or _WORTH.search(plain(key)) for key in row):
             rows.append(row)
-            kinds.append((losses, frozenset(place) & _PLACES) if losses else None)
+            own = frozenset(key for key in losses if not OTHER_LOSS.search(plain(key)))
+            kinds.append((own, frozenset(place) & _PLACES) if own else None)
         elif here.keys() & _PLACES - {"count"}:
             rows.append(here)
             kinds.append(None)
     if other_ranks:
         notes.append(f"{other_ranks:,} lines of other ranks are left out")
+    if _RUNNING.search(text):
+        notes.append("Keras prints the mean of the losses since the epoch began: the loss itself falls earlier")
     usual: dict[Any, tuple[int, Any]] = {}
     for (losses, places), count in Counter(kind for kind in kinds if kind).items():
         usual[losses] = max(usual.get(losses, (0, None)), (count, places), key=lambda x: x[0])
@@ -95,7 +100,7 @@ def _pairs(line: str) -> dict[str, Any]:
     for pattern, new in _SPELLED:
         line = pattern.sub(new, line)
     line = _TIME.sub(" ", line)
-    other = _PHASE.search(line)
+    other, counts = _PHASE.search(line), line
     found: dict[str, Any] = {}
     for pair in _PAIR.finditer(line):
         key, value, of = pair["key"], pair["value"], pair["of"]
@@ -103,8 +108,9 @@ def _pairs(line: str) -> dict[str, Any]:
         last, words = name.rpartition("_")[2], {*name.split("_")}
         if last in ("epoch", "epochs") and "per" not in words:
             key = "epoch"
-            if of:
+            if of:  # which is no count of updates
                 found.setdefault("epochs", int(of.replace(",", "")))
+                counts = counts.replace(pair[0], " ", 1)
         elif name in _PLACES or (last in _STEPS and "/" not in key and not words & {"per", "time", "avg"}):
             key = name if name in _PLACES else last
             if of:
@@ -114,6 +120,6 @@ def _pairs(line: str) -> dict[str, Any]:
         if key in _PLACES or key == "epoch" or TOTAL.search(name):
             value = value.replace(",", "")
         found.setdefault(key, value)
-    if count := _COUNT.search(line):
+    if count := _COUNT.search(counts):
         found |= {"count": int(count[1]), "of": int(count[2])}
     return found

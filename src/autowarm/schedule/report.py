@@ -156,7 +156,9 @@ class Report:
         return self._groups.rates[0].written if isinstance(rate, Tensor) else float(rate)  # a tensor may be on a device
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Plot η against the loss f* + Δ, from f(x0) on the left to f* on the right; mark Δ' and the current rate.
+        """Plot the warm-up's rate η(Δ) against the loss f* + Δ, from f(x0) on the left; mark Δ' and the current rate.
+
+        Beyond Δ', where a decay in time takes over, η(Δ) is drawn as dots.
 
         Args:
             ax: matplotlib axes to draw on; None makes new ones.
@@ -171,13 +173,17 @@ class Report:
                 "is not given and they have an arbitrary zero. Until then time alone sets the rate"
             )
         ax, fstar, rate = axes_or_new(ax, 5.5, 3.2), self._state.fstar, self._state.share * self._peak
-        gaps = np.linspace(0.0, profile.gap0, 500)[1:]
-        ax.plot(fstar + gaps, profile(gaps), label="η(Δ)")
         switch = fstar + profile.peak_gap
-        ax.axvline(switch, linestyle="--", color="0.5", label=f"switch to decay, loss {switch:.3g}")
-        ax.axhline(rate, linestyle=":", color="0.3", label=f"rate now, {rate:.3g}")
+        for low, high, style, name in (
+            (profile.peak_gap, profile.gap0, "-", "η(Δ), the warm-up"),
+            (0.0, min(profile.peak_gap, profile.gap0), ":", "η(Δ), not followed"),
+        ):
+            gaps = np.linspace(low, high, 250)[1:]
+            ax.plot(fstar + gaps, profile(gaps), style, color="C0", label=name)
+        ax.axvline(switch, linestyle="--", color="0.5", label=f"decay in time from loss {switch:.3g} on")
+        ax.axhline(rate, linestyle="-.", color="0.3", label=f"rate now, {rate:.3g}")
         ax.set(xlabel="loss", ylabel="learning rate", xlim=(fstar + profile.gap0, fstar), ylim=(0.0, None))
-        ax.legend(frameon=False)
+        ax.legend(frameon=False, loc="upper left")
         return ax
 
     def probe(self, closure: Callable[[], Tensor], model: nn.Module) -> AbstractContextManager[Tensor]:

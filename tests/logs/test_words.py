@@ -327,7 +327,9 @@ def test_what_begins_late_leads_with_it_or_is_refused() -> None:
     assert late(300, first_loss=10.0).startswith("The log begins at update 300")
     logged = make_log("a", range(300, 1001), [loss(s) for s in range(300, 1001)], first_loss=10.0)
     assert replay(logged).answer == late(300, first_loss=10.0)
-    assert "first_loss is not used: the log has the loss at update 1" in make_log("a", [1, 2], [3, 2], first_loss=9).notes
+    assert (
+        "first_loss is not used: the log has the loss at update 1" in make_log("a", [1, 2], [3, 2], first_loss=9).notes
+    )
     with pytest.raises(LogError, match="the losses begin at update 300 of 1,000"):
         late(300)
 

@@ -46,7 +46,7 @@ def require(condition: bool, message: str) -> None:
 def nearest(name: str, choices: Iterable[str], otherwise: str = "") -> str:
     """Suggest the known name nearest to an unknown one. If none is near, list all known names, or say `otherwise`."""
     choices = {choice.lower(): choice for choice in sorted(choices)}
-    if close := difflib.get_close_matches(name.lower(), choices, n=1, cutoff=0.5):
+    if close := difflib.get_close_matches(name.lower(), choices, n=1):
         return f"did you mean {choices[close[0]]!r}?"
     return otherwise or f"known are {', '.join(choices.values())}"
 

@@ -202,8 +202,8 @@ def make_log(
                 used_warmup, at_most = _used(known, seen, said)
     chosen = f"{', '.join(columns)}; " if columns else ""
     return Log(
-        name, updates.astype(np.int64), values, of_updates, total, used_warmup, averaged, tuple(said), at_most, begins, told,
-        f"{chosen}{end_of_losses:,} of {total:,} updates",
+        name, updates.astype(np.int64), values, of_updates, total, used_warmup, averaged, tuple(said), at_most, begins,
+        told, f"{chosen}{end_of_losses:,} of {total:,} updates",
     )  # fmt: skip
 
 
@@ -250,7 +250,7 @@ def _in_order(at: Array, values: Array, what: str, said: list[str]) -> tuple[NDA
     keep = np.ones(len(steps), dtype=bool)
     lowest = np.minimum.accumulate(steps[::-1])[::-1]  # of this row and all later ones
     keep[:-1] = steps[:-1] < lowest[1:]
-    if (same := int((np.diff(steps) == 0).sum())):
+    if same := int((np.diff(steps) == 0).sum()):
         said.append(f"{same} {what} are of a step that comes again: the last one counts")
         back = back[steps[back] < steps[back - 1]]
     if (again := back[steps[back] <= np.minimum.accumulate(steps)[back - 1]]).size:

@@ -28,7 +28,9 @@ def opened(owner: str, state: Any) -> dict[str, Any]:
         )
     if state.get("class") != owner:
         seen = f"that of {state['class']}" if "checksum" in state else f"a dictionary of {sorted(map(str, state))[:6]}"
-        raise ValueError(f"not the state of {owner}: it is {seen}")
+        raise ValueError(
+            f"not the state of {owner}: it is {seen}. A checkpoint made under another scheduler goes on with that one"
+        )
     content = {name: value for name, value in state.items() if name not in ("class", "version", "checksum")}
     if _checksum(content) != state.get("checksum"):
         raise ValueError(

@@ -17,8 +17,8 @@ WORDS = {
         "before step(). If a trainer calls step(), autowarm.integrations passes it the loss"
     ),
     "scale": (
-        "no target loss f* can be derived from the first losses ({losses}), which differ too much: time alone sets the "
-        "warm-up. Give target_loss; pass observe() the number of tokens or samples as weight where micro-batches "
+        "no target loss f* can be derived from the first losses ({losses}), which are zero or differ too much: time alone "
+        "sets the warm-up. Give target_loss; pass observe() the number of tokens or samples as weight where micro-batches "
         "differ in size, and leave out batches without a label"
     ),
     "rising": (
@@ -39,8 +39,8 @@ WORDS = {
         "another device, or load_state_dict(assign=True)"
     ),
     "nonfinite": (
-        "the loss was NaN or infinite {when} update {updates}: the schedule ignores it but counts the "
-        "update (warned once)"
+        "the loss was NaN or infinite {when} update {updates}: the schedule ignores it but counts the update (warned "
+        "once). An optimizer that has made this update may have NaN weights: skip it there, or pass recover=True"
     ),
     "stalled": "the run of total_steps={total} ends still in warm-up: {why}",
     "overrun": (

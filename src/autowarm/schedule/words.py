@@ -17,9 +17,9 @@ WORDS = {
         "before step(). If a trainer calls step(), autowarm.integrations passes it the loss"
     ),
     "scale": (
-        "no target loss f* can be derived from the first losses ({losses}), which are zero or differ too much: time alone "
-        "sets the warm-up. Give target_loss; pass observe() the number of tokens or samples as weight where micro-batches "
-        "differ in size, and leave out batches without a label"
+        "no target loss f* can be derived from the first losses ({losses}), which are zero or differ too much: time "
+        "alone sets the warm-up. Give target_loss; pass observe() the number of tokens or samples as weight where "
+        "micro-batches differ in size, and leave out batches without a label"
     ),
     "rising": (
         "the values given as the loss have risen from {low:.4g} to {high:.4g} in {count} updates. step() takes the "

@@ -227,7 +227,9 @@ def test_step_counts_move_to_where_the_kernel_reads_them() -> None:
         def to(self, device: torch.device) -> torch.Tensor:
             return self.as_subclass(torch.Tensor)
 
-    opt.state[bias]["step"] = opt.state[bias]["step"].as_subclass(Elsewhere)
+    state = opt.state_dict()
+    state["state"][1]["step"] = state["state"][1]["step"].as_subclass(Elsewhere)
+    opt.load_state_dict(state)
     opt.step()
     assert opt.state[bias]["step"].device.type == "cpu"
     assert opt.state[bias]["step"] == 2

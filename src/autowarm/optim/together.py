@@ -87,6 +87,11 @@ class Together(Watched):
         """Raise TypeError, whose message says where to add the group instead."""
         raise TypeError("add the group to one of Together's optimizers, Together(...).optimizers[i], instead")
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Like `torch.optim.Optimizer.zero_grad`, for all the optimizers."""
+        for one in self.optimizers:
+            one.zero_grad(set_to_none=set_to_none)
+
     def _step(self) -> bool:
         self.check_step()  # each checks by itself, but others may have stepped by then
         # Others' may refuse their gradients, too, so they step before ours.

@@ -51,38 +51,6 @@ def test_known_optimizers(optimizer: torch.optim.Optimizer, geometry: type) -> N
     assert found.radius == 1.0
 
 
-# Each where it installs from PyPI beside the others; dion and torchtitan do not, and their classes go by name.
-PEERS = {
-    "timm.optim": {"Muon": Spectral, "Lion": Sign},
-    "lion_pytorch": {"Lion": Sign},
-    "pytorch_optimizer": {
-        **dict.fromkeys(["Muon", "AdaMuon", "NorMuon", "SCION", "SCIONLight"], Spectral),
-        **dict.fromkeys(["Lion", "Tiger", "SignSGD"], Sign),
-    },
-    "heavyball": {"Muon": Spectral, "MuonAdamW": Spectral, "Scion": Spectral},
-    "bitsandbytes.optim": dict.fromkeys(
-        ["Lion", "Lion8bit", "Lion32bit", "PagedLion", "PagedLion8bit", "PagedLion32bit"], Sign
-    ),
-}
-
-
-@pytest.mark.parametrize("package", PEERS)
-def test_the_real_classes_of_other_packages(package: str) -> None:
-    from autowarm import AdaptiveWarmup
-
-    module = importlib.import_module(package)
-    for name, geometry in PEERS[package].items():
-        w = nn.Parameter(torch.zeros(4, 6))
-        # pytorch-optimizer's want to be told which groups are matrices.
-        params = [{"params": [w], "use_muon": True}] if package == "pytorch_optimizer" else [w]
-        opt = getattr(module, name)(params, lr=0.01)
-        assert type(geometry_of(opt)) is geometry, name
-        assert kappa_of(opt, geometry_of(opt)) == (4 if geometry is Spectral else 24)
-        # And the scheduler works on it: what it sets is what the optimizer steps by.
-        AdaptiveWarmup(opt, 10, div=100.0)
-        assert opt.param_groups[0]["lr"] == pytest.approx(1e-4)
-
-
 @pytest.mark.parametrize(
     "package", ["bitsandbytes.optim", "timm.optim", "heavyball", "pytorch_optimizer", "torch.optim"]
 )
@@ -174,6 +142,12 @@ def tried() -> list[tuple[str, str, bool]]:
     path = Path(__file__).parents[3] / "docs" / "data" / "tables" / "optimizers-tried.csv"
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))[1:]
+    # And those that it leaves out.
+    rows += [["`timm.optim.Lion`, `pytorch_optimizer.Lion`, `pytorch_optimizer.SignSGD`, `bitsandbytes.optim.Lion`, "
+              "`bitsandbytes.optim.Lion32bit`, `bitsandbytes.optim.PagedLion`, `bitsandbytes.optim.PagedLion8bit`",
+              '`"sign"`', "no"],
+             ["`pytorch_optimizer.Muon`, `pytorch_optimizer.NorMuon`, `pytorch_optimizer.SCION`, "
+              "`pytorch_optimizer.SCIONLight`, `heavyball.MuonAdamW`", '`"spectral"`', "no"]]  # fmt: skip
     found = [(one, g.strip('`"'), warned != "no") for cell, g, warned in rows for one in re.findall("`(.+?)`", cell)]
     assert len(found) > 40
     return found
@@ -196,7 +170,9 @@ def test_what_the_documentation_says_was_tried(name: str, geometry: str, warned:
     else:  # not on PyPI, or not for this platform: a stand-in with its name, which is all that counts
         made = type(cls, (torch.optim.SGD,), {})
     params = [nn.Parameter(torch.zeros(4, 6))]
-    groups = [{"params": params, "use_muon": True}] if cls in ("AdaMuon", "DistributedMuon") else params
+    # Some want to be told which groups are matrices.
+    told = (package == "pytorch_optimizer" and re.search("Muon|SCION", cls)) or cls == "DistributedMuon"
+    groups = [{"params": params, "use_muon": True}] if told else params
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         optimizer = made(groups, lr=0.1, **NEEDED.get(name, {}))
@@ -205,6 +181,8 @@ def test_what_the_documentation_says_was_tried(name: str, geometry: str, warned:
         silent = len(said)
         AdaptiveWarmup.paper(optimizer, 10, target_loss=1.0)
     assert geometry_of(optimizer) == resolve(geometry)
+    assert kappa_of(optimizer, resolve(geometry)) == {"spectral": 4, "sign": 24, "frobenius": 1}[geometry]
+    assert optimizer.param_groups[0]["lr"] < 0.1  # what the scheduler sets is what the optimizer steps by
     assert not any("geometry" in str(one.message) for one in said[ours:silent])
     assert [cls in str(one.message) for one in said[silent:]] == [True] * warned
     assert scheduler.phase == "warmup"

@@ -71,20 +71,6 @@ def test_fast_ways_equal_the_reference(geometry, decay, tensor_lr, monkeypatch):
     torch.testing.assert_close(xs, expected)
 
 
-@pytest.mark.parametrize("method", ["newton-schulz", "polar-express"])
-def test_stacks_and_blocks_step_matrix_by_matrix(method):
-    (experts,), (direction,) = draw([(3, 8, 6)], 0), draw([(3, 8, 6)], 1)
-    each = fast(
-        Spectral("original", method=method, dtype=torch.float64),
-        [m for e in experts for m in e.split(4)],
-        [m for e in direction for m in e.split(4)],
-        0.1,
-    )
-    geometry = Spectral("original", stacked=True, blocks=2, method=method, dtype=torch.float64)
-    (stack,) = fast(geometry, [experts], [direction], 0.1)
-    torch.testing.assert_close(stack, torch.cat(each).reshape(3, 8, 6))
-
-
 def peak_bytes(step):
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()

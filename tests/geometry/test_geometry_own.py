@@ -20,13 +20,10 @@ class Steps(Geometry):
         return g.abs().sum()
 
     def _lmo(self, g):
-        self.calls.append(tuple(g.shape))
         return -g.sign()
 
     def _kappa(self, shape):
         return float(torch.Size(shape).numel())
-
-    calls = []  # noqa: RUF012
 
 
 class Lines(Geometry):
@@ -42,13 +39,10 @@ class Lines(Geometry):
         return g.norm(dim=self.dim).sum()
 
     def _lmo(self, g):
-        self.calls.append(tuple(g.shape))
         return -g / g.norm(dim=self.dim, keepdim=True).clamp_min(1e-30)
 
     def _kappa(self, shape):
         return float(shape[0])
-
-    calls = []  # noqa: RUF012
 
 
 class Stripes(Lines):
@@ -71,7 +65,6 @@ class Whole(Lines):
         return g.norm()
 
     def _lmo(self, g):
-        self.calls.append(tuple(g.shape))
         return -g / g.norm().clamp_min(1e-30)
 
     def _kappa(self, shape):

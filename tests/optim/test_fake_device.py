@@ -7,13 +7,13 @@ from fake_device import (
     LLAMA_1B,
     LLAMA_8B,
     LLAMA_124M,
-    FakeTensorMode,
     eight_ranks,
     fake_parameters,
     fake_shards,
     watched,
 )
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import _StridedShard
 

@@ -1,7 +1,7 @@
 """The step that all our optimizers share: a geometry and a momentum turn it into Muon, Lion, signSGD or normSGD."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any, ClassVar, Self, TypedDict, Unpack, overload
 
@@ -252,8 +252,7 @@ class LMO(Watched, Saved):
         shared = self._is_shared()
         rules: Mapping[str, Any] = self._shared if shared else self._rules
         if shared:
-            updates = self._collect_and_tell()
-            finite, squares = self._agreement.reach(updates)
+            updates, finite, squares = self._collect_and_agree()
         else:
             updates = self._collect()
             finite, squares = measured([g for update in updates for g in update.gs])
@@ -345,16 +344,18 @@ class LMO(Watched, Saved):
                     return True
         return False
 
-    def _collect_and_tell(self) -> list[Update]:
-        """`_collect`, for ranks that share tensors: if this one cannot, tell the others first."""
+    def _collect_and_agree(self) -> tuple[list[Update], bool | Tensor, Sequence[Tensor]]:
+        """`_collect`, and `Agreement.reach` with the ranks that share tensors; they are told if this one cannot."""
         self._agreement.begin(type(self).__name__, self.param_groups)
         if torch.compiler.is_compiling():  # a compiler does not trace a call of `_init_group` that may raise
-            return self._collect()
-        try:
-            return self._collect()
-        except Exception as error:
-            self._agreement.reach([], refused=error)
-            raise
+            updates = self._collect()
+        else:
+            try:
+                updates = self._collect()
+            except Exception as error:
+                self._agreement.reach([], refused=error)
+                raise
+        return updates, *self._agreement.reach(updates)
 
     @in_normal_mode
     @torch.no_grad()
@@ -363,10 +364,7 @@ class LMO(Watched, Saved):
 
         Ranks that share tensors must call this together: if one refuses its gradients, all raise.
         """
-        if self._is_shared():
-            self._agreement.reach(self._collect_and_tell())
-        else:
-            self._collect()
+        (self._collect_and_agree if self._is_shared() else self._collect)()
 
     @property
     def skipped_updates(self) -> int:

@@ -66,7 +66,7 @@ def drawn(shapes: list[tuple[int, ...]], seed: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "close"),
+    ("ours", "theirs", "options"),
     [
         *(
             (
@@ -87,11 +87,11 @@ def drawn(shapes: list[tuple[int, ...]], seed: int) -> list[torch.Tensor]:
         (lambda ps: Lion(ps, weight_decay=0.1), lambda ps: lion_pytorch.Lion(ps, weight_decay=0.1), {}),
     ],
 )
-def test_steps_are_those_of_the_peers(ours: Callable, theirs: Callable, close: dict[str, object]) -> None:
+def test_steps_are_those_of_the_peers(ours: Callable, theirs: Callable, options: dict[str, object]) -> None:
     """Those of Muon within 5%: single products and batches of them round differently in bfloat16."""
     shapes = [(32, 32), (16, 48), (48, 16), (16, 48)]
     params, others = ([nn.Parameter(x) for x in drawn(shapes, 0)] for _ in range(2))
-    a, b = ours(params, **close), theirs(others, **close)
+    a, b = ours(params, **options), theirs(others, **options)
     for seed in range(1, 4):
         for p, q, g in zip(params, others, drawn(shapes, seed), strict=True):
             p.grad, q.grad = g, g.clone()
@@ -99,7 +99,7 @@ def test_steps_are_those_of_the_peers(ours: Callable, theirs: Callable, close: d
         a.step()
         b.step()
         for p, q, was in zip(params, others, before, strict=True):
-            assert (p - q).norm() <= (0.05 if close else 1e-4) * (q - was).norm()
+            assert (p - q).norm() <= (0.05 if options else 1e-4) * (q - was).norm()
             p.data.copy_(q.data)
 
 

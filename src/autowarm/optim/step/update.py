@@ -81,21 +81,24 @@ class Rule(ABC):
         self, group: dict[str, Any], params: list[Tensor], state: State, found: Sequence[list[Tensor]]
     ) -> None:
         """Add the entries of these tensors' states to a list for each, creating what is missing."""
+        lists = tuple(zip(found, self.entries, strict=True))
         for p in params if self.keeps(group) else ():
-            own, dtype = state[p], self.wide.get(p.dtype, p.dtype)
+            own, dtype = state[p], p.dtype
+            dtype = self.wide.get(dtype, dtype)
             if self.entries[0] not in own:  # a state may hold what others keep there
                 own |= self.first(group, p, dtype)
-            for entries, name in zip(found, self.entries, strict=True):
+            for entries, name in lists:
+                entry = own[name]
                 if name != "step":
-                    if own[name].shape != p.shape:
+                    if entry.shape != p.shape:
                         raise ValueError(
-                            f"a parameter of shape {tuple(p.shape)} has a {name} of shape {tuple(own[name].shape)}: it "
-                            "was resized since its last step. Make a new optimizer, or delete what it keeps of it: "
+                            f"a parameter of shape {tuple(p.shape)} has a {name} of shape {tuple(entry.shape)}: it was "
+                            "resized since its last step. Make a new optimizer, or delete what it keeps of it: "
                             "optimizer.state.pop(parameter)"
                         )
-                    if own[name].dtype != dtype:  # the model has been converted
-                        own[name] = own[name].to(dtype)
-                entries.append(own[name])
+                    if entry.dtype != dtype:  # the model has been converted
+                        entry = own[name] = entry.to(dtype)
+                entries.append(entry)
 
     def loaded(self, group: dict[str, Any], p: Tensor, name: str, entry: Tensor) -> Tensor:
         """An entry of a saved state, where the rule keeps it; PyTorch rounds all but step counts to p's dtype."""

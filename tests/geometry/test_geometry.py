@@ -1,6 +1,7 @@
 """Every geometry, on every property that makes it one; the table is the specification."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 
 from autowarm.geometry import (
     RADIUS_RULES,
+    Columns,
     Frobenius,
     Geometry,
     MaxOverLayers,
+    Rows,
     Sign,
     Spectral,
     resolve,
@@ -29,6 +32,10 @@ GEOMETRIES = [
     Sign(radius=2.0),
     Frobenius(),
     Frobenius(radius=0.5),
+    Rows(),
+    Rows(radius=0.3),
+    Columns(),
+    Columns(radius="spectral_unclamped"),
 ]
 SHAPES = [(4, 6), (6, 4), (5, 5), (1, 7), (7, 1), (3, 4, 5), (2, 3, 2, 2)]
 VECTORS = [(7,), (1,), ()]
@@ -60,7 +67,7 @@ def test_no_magnitude_of_a_gradient_takes_a_step_off_the_ball(geometry: Geometry
             assert geometry.norm(q).item() < 1.001, exponent
 
 
-@each("geometry", [Frobenius(), resolve("rows"), resolve("columns")])
+@each("geometry", [Frobenius(), Rows(), Columns()])
 @each("flushed", [False, True])
 def test_many_squares_that_underflow_do_not_either(geometry: Geometry, flushed: bool) -> None:
     g = draw((400, 400)).float()
@@ -89,7 +96,7 @@ def test_kappa_bounds_the_unit_ball_and_is_reached(geometry: Geometry, shape: tu
     for seed in range(30):
         u = draw(shape, seed)
         assert (u / geometry.norm(u)).square().sum().item() <= kappa * (1 + 1e-9)
-    # The oracle's own step is the longest there is, in all three geometries.
+    # The oracle's own step is the longest there is, in all geometries.
     assert geometry.lmo(draw(shape)).square().sum().item() == pytest.approx(kappa)
 
 
@@ -118,16 +125,6 @@ def test_lmo_of_zero_is_zero(geometry: Geometry, shape: tuple[int, ...]) -> None
     assert torch.equal(geometry.lmo_each([zero])[0], zero)
 
 
-@each("geometry", GEOMETRIES)
-def test_many_at_once_equals_one_by_one(geometry: Geometry) -> None:
-    gs = [draw(shape, i) for i, shape in enumerate(SHAPES + SHAPES)]
-    before = [g.clone() for g in gs]
-    for many, g in zip(geometry.lmo_each(gs), gs, strict=True):
-        torch.testing.assert_close(many, geometry.lmo(g))
-    assert all(torch.equal(g, b) for g, b in zip(gs, before, strict=True))
-    assert geometry.lmo_each([]) == []
-
-
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 3))
 def test_spectral_against_numpy(m: int, n: int, rank: int) -> None:
     g = draw((m, rank), 1) @ draw((rank, n), 2)
@@ -139,15 +136,6 @@ def test_spectral_against_numpy(m: int, n: int, rank: int) -> None:
     # A step of a rank-deficient gradient moves nothing where the gradient is zero.
     q = Spectral().lmo(g)
     assert torch.linalg.matrix_rank(q).item() == min(m, n, rank)
-
-
-def test_stacked_matrices_are_independent() -> None:
-    experts = draw((3, 4, 5))
-    stacked = Spectral(stacked=True)
-    assert stacked.norm(experts).item() == pytest.approx(max(Spectral().norm(e).item() for e in experts))
-    assert stacked.dual(experts).item() == pytest.approx(sum(Spectral().dual(e).item() for e in experts))
-    torch.testing.assert_close(stacked.lmo(experts), torch.stack([Spectral().lmo(e) for e in experts]))
-    assert stacked.kappa((3, 4, 5)) == 12
 
 
 @pytest.mark.parametrize("name", RADIUS_RULES)
@@ -167,27 +155,10 @@ def llama_shapes(fused: bool, width: int = 768, ff: int = 2048, vocab: int = 503
     return [(vocab, width), *(layer * 12)]
 
 
-@each(
-    ("name", "fused", "kappa"),
-    [
-        ("spectral", True, 46848),
-        ("sign", True, 123568128),
-        ("frobenius", True, 61),
-        ("spectral", False, 65280),
-        ("sign", False, 123568128),
-        ("frobenius", False, 85),
-    ],
-)
-def test_kappa_of_the_authors_llama(name: str, fused: bool, kappa: float) -> None:
-    assert MaxOverLayers(name).kappa(llama_shapes(fused)) == kappa
-
-
 def test_total_kappa_counts_matrices_once() -> None:
     embedding, head = torch.nn.Embedding(10, 4), torch.nn.Linear(4, 10)
     head.weight = embedding.weight
     assert total_kappa([*embedding.parameters(), *head.parameters()], "sign") == 40
-    with pytest.raises(ValueError, match="at least one trained tensor"):
-        total_kappa([torch.nn.Parameter(torch.zeros(3))], "sign")
 
 
 def test_max_over_layers_composes() -> None:
@@ -201,8 +172,6 @@ def test_max_over_layers_composes() -> None:
     inner = sum((x * q).sum().item() for x, q in zip(xs, steps, strict=True))
     assert inner == pytest.approx(-hybrid.dual(xs).item())
     assert hybrid.kappa([x.shape for x in xs]) == 3 + 0.25 * 5 + 1
-    with pytest.raises(ValueError, match="3 geometries were given for 2 tensors"):
-        hybrid.norm(xs[:2])
 
 
 @each("dtype", [torch.float16, torch.bfloat16])
@@ -240,16 +209,79 @@ def test_a_geometry_of_ones_own() -> None:
     assert MaxOverLayers(taxicab).kappa([(3, 3), (2,)]) == 8.0
 
 
-@each("radius", [0.0, -1.0, math.inf, math.nan])
-def test_bad_radius(radius: float) -> None:
-    with pytest.raises(ValueError, match="radius must be a positive finite number"):
-        Sign(radius=radius)
+@each("geometry", GEOMETRIES)
+def test_many_at_once_equals_one_by_one(geometry: Geometry) -> None:
+    gs = [draw(shape, i) for i, shape in enumerate(SHAPES + SHAPES)]
+    before = [g.clone() for g in gs]
+    for many, g in zip(geometry.lmo_each(gs), gs, strict=True):
+        torch.testing.assert_close(many, geometry.lmo(g))
+    assert all(map(torch.equal, gs, before))
+    assert geometry.lmo_each([]) == []
 
 
-def test_bad_names() -> None:
-    with pytest.raises(ValueError, match="unknown radius rule 'moonshot'.*match_rms_adamw"):
-        Spectral(radius="moonshot")
-    with pytest.raises(ValueError, match="unknown geometry 'spektral': use one of .*'spectral'"):
-        resolve("spektral")
-    with pytest.raises(TypeError, match="got int"):
-        resolve(3)
+@each(
+    ("fused", "single", "g"),
+    [
+        (Spectral(stacked=True), Spectral(), draw((3, 4, 5))),
+        *(
+            (Spectral("match_rms_adamw", blocks=blocks), Spectral("match_rms_adamw"), draw((blocks * rows, 5), rows))
+            for blocks in (1, 2, 3)
+            for rows in (1, 4, 6)
+        ),
+    ],
+)
+def test_stacked_matrices_and_blocks_are_matrices_of_their_own(
+    fused: Spectral, single: Spectral, g: torch.Tensor
+) -> None:
+    parts = [*g] if fused.stacked else g.split(len(g) // fused.blocks)
+    steps = [single.lmo(part) for part in parts]
+    torch.testing.assert_close(fused.lmo(g), torch.cat(steps).reshape(g.shape))
+    torch.testing.assert_close(fused.dual(g), sum(single.dual(part) for part in parts))
+    torch.testing.assert_close(fused.norm(g), max(single.norm(part) for part in parts))
+    assert fused.kappa(g.shape) == pytest.approx(sum(single.kappa(part.shape) for part in parts))
+
+
+@each(
+    ("geometry", "shapes", "kappa"),
+    [
+        ("spectral", llama_shapes(fused=True), 46848),
+        ("sign", llama_shapes(fused=True), 123568128),
+        ("frobenius", llama_shapes(fused=True), 61),
+        ("spectral", llama_shapes(fused=False), 65280),
+        ("sign", llama_shapes(fused=False), 123568128),
+        ("frobenius", llama_shapes(fused=False), 85),
+        *(("rows", [shape], kappa) for shape, kappa in (((5, 3), 5), ((5, 3, 2, 2), 5), ((7,), 7), ((0, 3), 0))),
+        *(("columns", [shape], kappa) for shape, kappa in (((5, 3), 3), ((5, 3, 2, 2), 12), ((7,), 1))),
+        (Spectral(stacked=True), [(3, 4, 5)], 12),
+    ],
+)
+def test_kappa_is_the_number_that_the_paper_counts(geometry: str | Geometry, shapes: list, kappa: float) -> None:
+    assert MaxOverLayers(geometry).kappa(shapes) == kappa
+
+
+@each("geometry", [Rows(), Columns()])
+def test_zero_rows_stay_and_nothing_is_nan(geometry: Geometry) -> None:
+    g = torch.tensor([[3.0, 0.0], [0.0, 0.0]])
+    assert geometry.lmo(g).tolist() == [[-1.0, 0.0], [0.0, 0.0]]
+    assert geometry.norm(torch.zeros(0, 3)).item() == 0
+
+
+@each(
+    ("do", "error", "message"),
+    [
+        *((lambda r=r: Sign(radius=r), ValueError, "radius must be a positive finite number")
+          for r in (0.0, -1.0, math.inf, math.nan, None)),
+        (lambda: Spectral(radius="moonshot"), ValueError, "unknown radius rule 'moonshot'.*match_rms_adamw"),
+        (lambda: resolve("spektral"), ValueError, "unknown geometry 'spektral': use one of .*'spectral'"),
+        (lambda: resolve(3), TypeError, "got int"),
+        (lambda: Spectral(blocks=3).lmo(torch.ones(7, 2)), ValueError, r"7 rows .* do not divide into 3 equal blocks"),
+        (lambda: type("Twice", (Frobenius,), {"lmo": lambda self, g: -2 * g / g.norm()}), TypeError,
+         "Twice defines lmo, which optimizers do not ask.*define _lmo"),
+        (lambda: MaxOverLayers([Spectral(), Sign()]).norm([draw((3, 4))]), ValueError,
+         "2 geometries were given for 1 tensors"),
+        (lambda: total_kappa([torch.nn.Parameter(torch.zeros(3))], "sign"), ValueError, "at least one trained tensor"),
+    ],
+)  # fmt: skip
+def test_what_is_no_geometry_is_refused(do: Callable, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        do()

@@ -15,7 +15,6 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -193,18 +192,3 @@ def _with_gradient(make: Callable[[], Tensor]) -> nn.Parameter:
     p = nn.Parameter(make())
     p.grad = make()
     return p
-
-
-__all__ = [
-    "LLAMA_1B",
-    "LLAMA_8B",
-    "LLAMA_124M",
-    "Accelerator",
-    "FakeTensorMode",
-    "Step",
-    "eight_ranks",
-    "fake_parameters",
-    "fake_shards",
-    "standing_in",
-    "watched",
-]

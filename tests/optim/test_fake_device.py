@@ -7,13 +7,13 @@ from fake_device import (
     LLAMA_1B,
     LLAMA_8B,
     LLAMA_124M,
-    FakeTensorMode,
     eight_ranks,
     fake_parameters,
     fake_shards,
     watched,
 )
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
@@ -126,8 +126,7 @@ def test_what_is_read_late_is_awaited_on_the_stream_that_copies_it(accelerator, 
     assert accelerator.recorded == [torch.device("cuda", index)]
 
 
-# PyTorch has no fake fused AdamW with a tensor rate.
-@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "adamw"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_capture_wants_a_capturable_optimizer_that_has_stepped(name, accelerator):
     def optimizer(**options):
         # A rate that is read at construction has a value, which fake tensors do not have.
@@ -140,14 +139,17 @@ def test_a_capture_wants_a_capturable_optimizer_that_has_stepped(name, accelerat
         rate = torch.empty((), device="cuda:0")
         plain, early, ready = optimizer(), optimizer(lr=rate, capturable=True), optimizer(lr=rate, capturable=True)
         plain.step()
-        ready.step()
+        if name != "adamw":  # PyTorch has no fake fused AdamW with a tensor rate
+            ready.step()
+        else:  # a graph would make the averages anew at each replay, also of a tensor that joins a step late
+            early._skipped.prepare(torch.device("cuda:0"))
         accelerator.capturing = True
         with pytest.raises(RuntimeError, match="capturable=True"):
             plain.step()
         with pytest.raises(RuntimeError, match="make one step first"):
             early.step()
         known = len(accelerator.recorded)
-        assert not watched(ready.step).host_reads
+        assert name == "adamw" or not watched(ready.step).host_reads
     assert len(accelerator.recorded) == known  # an event in a graph is recorded by no replay
 
 

@@ -10,9 +10,10 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
 
-from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
+from autowarm import Lion, Muon, SignSGD
 from autowarm.optim import Together
 from tests.cases import each
+from tests.optim.makers import OURS, Make
 
 State = dict[str, Any]
 
@@ -22,12 +23,7 @@ def a_model() -> nn.Module:
     return nn.Sequential(nn.Embedding(7, 6), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
 
 
-MAKERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
-    "muon": lambda m: Muon.from_model(m, lr=0.02),
-    "lion": lambda m: Lion.from_model(m, lr=0.02),
-    "signsgd": lambda m: SignSGD.from_model(m, lr=0.02),
-    "normsgd": lambda m: NormSGD.from_model(m, lr=0.02),
-    "lmo": lambda m: LMO.from_model(m, lr=0.02),
+MAKERS: dict[str, Make] = OURS | {
     "nameless": lambda m: Lion(m.parameters(), lr=0.02),
     "together": lambda m: Together(Muon.from_model(m[1:], lr=0.02), torch.optim.AdamW(m[0].parameters(), lr=0.02)),
 }

@@ -1,5 +1,6 @@
 """Options of optimizers and groups: what is plain is honoured, the rest refused by name, and nothing is ignored."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,8 @@ KEYS: dict[str, dict[str, str]] = {
     "kind": {"Muon": "use algorithm", "": "it is for Muon"},
     "use_muon": {"Lion": "it is for Muon", "SignSGD": "it is for Muon", "NormSGD": "for Muon", "LMO": "for Muon"},
     "lr_mult": {"": "give the group its own lr"},
+    "max_nonfinite": {"": "give it to the optimizer"},
+    "method": {"Muon": r"give it geometry=Spectral\(...\)", "": "it takes "},
     "wd": {"": "use weight_decay"},
     "weigth_decay": {"": "did you mean weight_decay?"},
     "learning_rate": {"": "it takes "},
@@ -136,6 +139,43 @@ def test_an_unknown_option_is_refused_with_the_nearest(cls: type[LMO], option: s
             make({option: value})
         assert str(refused.value).startswith(f"{cls.__name__} ")
         assert says in str(refused.value)
+
+
+@each(
+    ("make", "message"),
+    [
+        (lambda ps: Muon(ps, lr=0.0), "lr must be positive and finite, got 0.0"),
+        (lambda ps: Lion(ps, lr=float("nan")), "lr must be positive and finite, got nan"),
+        (lambda ps: LMO(ps, lr=torch.ones(2)), r"lr must be positive and finite, got \[1.0, 1.0\]"),
+        (lambda ps: LMO(ps, momentum=1.0), r"momentum must be in \[0, 1\), got 1.0"),
+        (lambda ps: LMO(ps, weight_decay=-1), "weight_decay must be finite and not negative, got -1"),
+        (lambda ps: LMO(ps, geometry="spektral"), "unknown geometry 'spektral'"),
+        (lambda ps: Lion(ps, betas=(0.9, 1.0)), "betas must be two numbers"),
+        (lambda ps: Muon(ps, adamw_betas=(0.9,)), "adamw_betas must be two numbers"),
+        (lambda ps: Muon(ps, adamw_eps=-1e-8), "adamw_eps must be finite and not negative"),
+        (lambda ps: NormSGD(ps, momentum_init="ones"), "unknown momentum_init 'ones': use 'zeros' or 'weights'"),
+        (lambda ps: Muon([{"params": ps, "algorithm": "adam"}]), "unknown algorithm 'adam'"),
+        (lambda _: Muon([torch.zeros(20)]), r"got tensors of shape \[\(20,\)\].*Muon.from_model"),
+    ],
+)
+def test_bad_options(make: Callable, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make([nn.Parameter(torch.zeros(2, 2))])
+
+
+def test_a_group_of_vectors_that_is_refused_is_not_added() -> None:
+    opt = Muon([matrix()])
+    with pytest.raises(ValueError, match="from_model"):
+        opt.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
+    assert len(opt.param_groups) == 1
+
+
+def test_building_prints_and_warns_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = repr(Muon.from_model(nn.Sequential(*(nn.Linear(16, 16) for _ in range(3))), lr=1e-3))
+    assert capsys.readouterr().out == ""
+    assert "matrices (2; 512 parameters): algorithm=muon, lr=0.001" in text
 
 
 @each("cls", OURS)

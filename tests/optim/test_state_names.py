@@ -9,27 +9,13 @@ import torch
 from torch import nn
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
-from autowarm.geometry import Spectral
 from autowarm.optim import Together
 from tests.cases import each
+from tests.optim.makers import ALL, Make
 
-
-def together(model: nn.Module) -> Together:
-    named = list(model.named_parameters())
-    matrices = [(name, p) for name, p in named if p.ndim == 2]
-    vectors = [(name, p) for name, p in named if p.ndim < 2]
-    return Together(Muon(matrices, lr=0.02), torch.optim.AdamW(vectors, lr=0.02))
-
-
-MAKERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
-    "muon": lambda m: Muon.from_model(m, lr=0.02, heads=[]),
-    "muon, blocks": lambda m: Muon.from_model(m, lr=0.02, heads=[], blocks={"b": 2}),
-    "lion": lambda m: Lion.from_model(m, lr=0.02),
-    "signsgd": lambda m: SignSGD.from_model(m, lr=0.02),
-    "normsgd": lambda m: NormSGD.from_model(m, lr=0.02),
-    "lmo": lambda m: LMO.from_model(m, lr=0.02, geometry=Spectral()),
-    "named tensors": lambda m: Lion(m.named_parameters(), lr=0.02),
-    "together": together,
+MAKERS: dict[str, Make] = ALL | {
+    "muon, blocks": lambda m: Muon.from_model(m, blocks={"b": 2}),
+    "named tensors": lambda m: Lion(m.named_parameters()),
 }
 every_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
@@ -51,7 +37,7 @@ def train(model: nn.Module, opt: torch.optim.Optimizer, steps: range) -> dict[st
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-def saved(make: Callable, steps: int = 3) -> tuple[dict[str, torch.Tensor], dict[str, Any], dict[str, torch.Tensor]]:
+def saved(make: Make, steps: int = 3) -> tuple[dict[str, torch.Tensor], dict[str, Any], dict[str, torch.Tensor]]:
     """The weights and the state after some steps, and the weights two steps later."""
     model = a_model()
     opt = make(model)
@@ -62,7 +48,7 @@ def saved(make: Callable, steps: int = 3) -> tuple[dict[str, torch.Tensor], dict
 
 @every_optimizer
 @each("order", ["acb", "bac", "cba"])
-def test_layers_registered_in_another_order_are_named_and_nothing_is_loaded(make: Callable, order: str) -> None:
+def test_layers_registered_in_another_order_are_named_and_nothing_is_loaded(make: Make, order: str) -> None:
     _, state, _ = saved(make)
     opt = make(a_model(order))
     groups = copy.deepcopy(opt.state_dict()["param_groups"])
@@ -73,7 +59,7 @@ def test_layers_registered_in_another_order_are_named_and_nothing_is_loaded(make
 
 
 @every_optimizer
-def test_the_same_names_in_the_same_order_load(make: Callable) -> None:
+def test_the_same_names_in_the_same_order_load(make: Make) -> None:
     weights, state, after = saved(make)
     before = copy.deepcopy(state)
     model = a_model()
@@ -102,7 +88,7 @@ class Renamed(nn.Module):
 @every_optimizer
 @each("prefix", WRAPPED)
 @each("wrapped_first", [False, True])
-def test_wrappers_do_not_change_a_name(make: Callable, prefix: str, wrapped_first: bool) -> None:
+def test_wrappers_do_not_change_a_name(make: Make, prefix: str, wrapped_first: bool) -> None:
     models = a_model(), WRAPPED[prefix](a_model())
     first, second = reversed(models) if wrapped_first else models
     opts = make(first), make(second)
@@ -120,7 +106,7 @@ def test_wrappers_do_not_change_a_name(make: Callable, prefix: str, wrapped_firs
 
 @every_optimizer
 @each("order", ["abd", "dbc", "xyz"])
-def test_other_names_are_named_and_nothing_is_loaded(make: Callable, order: str) -> None:
+def test_other_names_are_named_and_nothing_is_loaded(make: Make, order: str) -> None:
     _, state, _ = saved(make)
     model = a_model(order)
     try:
@@ -137,7 +123,7 @@ def test_other_names_are_named_and_nothing_is_loaded(make: Callable, order: str)
 
 @every_optimizer
 @each("nameless", ["saved", "here"])
-def test_without_names_the_order_decides(make: Callable, nameless: str) -> None:
+def test_without_names_the_order_decides(make: Make, nameless: str) -> None:
     weights, state, after = saved(make)
     model = a_model()
     model.load_state_dict(weights)
@@ -150,7 +136,7 @@ def test_without_names_the_order_decides(make: Callable, nameless: str) -> None:
 
 
 @every_optimizer
-def test_a_distributed_checkpoint_is_taken_as_it_addresses_tensors(make: Callable) -> None:
+def test_a_distributed_checkpoint_is_taken_as_it_addresses_tensors(make: Make) -> None:
     """It replaces numbers by names, in the order of the optimizer that loads it, so that the order may change."""
     weights, state, after = saved(make)
     model = a_model("cba")

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from autowarm import LMO, AdaptiveWarmup, Lion, Muon
-from autowarm.geometry import Spectral
-from autowarm.optim import Together, geometry_of, kappa_of
+from autowarm import LMO, AdaptiveWarmup, Lion
+from autowarm.optim import Together
 
 
 def make_model() -> nn.Sequential:
@@ -82,18 +81,6 @@ def test_it_resumes_to_the_bit() -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), straight.parameters(), strict=True))
 
 
-def test_one_of_ours_keeps_its_geometries_through_a_checkpoint() -> None:
-    model = make_model()
-    matrices, vectors = [model[0].weight], [p for p in model.parameters() if p is not model[0].weight]
-    opt = Together(Muon(matrices, lr=0.02), Lion(vectors, lr=0.001))
-    loss_of(model, 0).backward()
-    opt.step()
-    state = opt.state_dict()
-    opt.load_state_dict(state)
-    assert isinstance(opt.param_groups[0]["geometry"], Spectral)
-    assert sorted(i for group in state["param_groups"] for i in group["params"]) == [0, 1, 2, 3]
-
-
 def test_checkpointing_tools_that_read_groups_and_state_can() -> None:
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
@@ -109,16 +96,6 @@ def test_checkpointing_tools_that_read_groups_and_state_can() -> None:
     assert not torch.equal(opt.state[model[0].weight]["momentum_buffer"], before)
     set_optimizer_state_dict(model, opt, saved)
     assert torch.equal(opt.state[model[0].weight]["momentum_buffer"], before)
-
-
-def test_its_geometry_is_that_of_the_norm_constrained_one_wherever_it_stands() -> None:
-    a, b = nn.Parameter(torch.zeros(4, 6)), nn.Parameter(torch.zeros(5, 7))
-    for pair in (
-        Together(torch.optim.Muon([a]), torch.optim.AdamW([b])),
-        Together(torch.optim.AdamW([b]), torch.optim.Muon([a])),
-    ):
-        assert isinstance(geometry_of(pair), Spectral)
-        assert kappa_of(pair, geometry_of(pair)) == 9
 
 
 def test_a_closure_is_called_once_and_a_scaler_can_skip() -> None:
@@ -143,15 +120,6 @@ def test_a_closure_is_called_once_and_a_scaler_can_skip() -> None:
         sched.step(loss)
         opt.zero_grad()
     assert sched.last_epoch == 2
-
-
-def test_a_copy_is_whole() -> None:
-    model = make_model()
-    copied, opt = copy.deepcopy((model, make_pair(model)))
-    sched = AdaptiveWarmup(opt, 10)
-    train(copied, opt, sched, range(3))
-    assert sched.last_epoch == 3
-    assert not torch.equal(copied[0].weight, model[0].weight)
 
 
 def test_misuse() -> None:
@@ -213,17 +181,6 @@ def test_a_group_added_to_either_optimizer_has_its_own_peak(place: int, tensor: 
     assert most == pytest.approx([0.02, 0.002, 0.5])
 
 
-@pytest.mark.parametrize("other", [torch.optim.NAdam, torch.optim.Adafactor, torch.optim.ASGD, torch.optim.Rprop])
-def test_states_of_any_shape_are_resumed(other: type[torch.optim.Optimizer]) -> None:
-    model = make_model()
-    matrices = [p for p in model.parameters() if p.ndim == 2]
-    vectors = [p for p in model.parameters() if p.ndim < 2]
-    both = Together(Lion(vectors, lr=0.01), other(matrices, lr=0.01))
-    loss_of(model, 0).backward()
-    both.step()
-    both.load_state_dict(both.state_dict())
-
-
 def test_a_bad_share_of_a_nested_one_loads_nothing() -> None:
     def make(geometry: str) -> tuple[nn.Module, Together]:
         model = make_model()
@@ -237,15 +194,6 @@ def test_a_bad_share_of_a_nested_one_loads_nothing() -> None:
     with pytest.raises(ValueError, match="other geometries"):
         other.load_state_dict(saved.state_dict())
     assert len(other.state) == 0
-
-
-def test_a_refused_gradient_stops_all_of_them() -> None:
-    first, second = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
-    both = Together(torch.optim.SGD([first], lr=0.1), Lion([second], lr=0.1))
-    first.grad, second.grad = torch.ones(2, 2), torch.ones(2, 2).to_sparse()
-    with pytest.raises(ValueError, match="sparse"):
-        both.step()
-    assert torch.equal(first, torch.ones(2, 2))
 
 
 @pytest.mark.parametrize("kind", ["sparse", "complex", "whole"])

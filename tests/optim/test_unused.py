@@ -1,4 +1,4 @@
-"""An optimizer that does not hold the model's tensors any more, all or some, says so once."""
+"""An optimizer whose tensors never have a gradient says so once: the model is another by now, or a closure is idle."""
 
 import copy
 import re
@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import SGD, Optimizer
 
-from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
+from autowarm import AdaptiveWarmup, Lion, SignSGD
 from autowarm.optim import Together
 from tests.cases import each
+from tests.optim.makers import ALL, Make, together, unmoved
 
 
 def a_model(device: str = "cpu") -> nn.Sequential:
@@ -21,20 +22,9 @@ def a_model(device: str = "cpu") -> nn.Sequential:
         return nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 9))
 
 
-def together(model: nn.Module, **options: Any) -> Together:
-    named = list(model.named_parameters())
-    return Together(Muon([(n, p) for n, p in named if p.ndim == 2], lr=0.1, **options),
-                    AdamW([(n, p) for n, p in named if p.ndim < 2], lr=0.1))  # fmt: skip
-
-
-MAKERS: dict[str, Callable[..., Optimizer]] = {
-    "muon": lambda m, **o: Muon.from_model(m, lr=0.1, **o),
-    "lion": lambda m, **o: Lion.from_model(m, lr=0.1, **o),
+MAKERS: dict[str, Make] = ALL | {
     "signsgd": lambda m, **o: SignSGD.from_model(m, lr=0.1, momentum=0.0, **o),
-    "normsgd": lambda m, **o: NormSGD.from_model(m, lr=0.1, **o),
-    "lmo": lambda m, **o: LMO.from_model(m, lr=0.1, geometry="rows", **o),
     "nameless": lambda m, **o: Lion(m.parameters(), lr=0.1, **o),
-    "together": together,
 }
 
 
@@ -177,3 +167,91 @@ def test_unused_for_now_is_used_later() -> None:
         group["lr"] = 0.1
     opt.zero_grad()
     assert [bool(one) for one in train(with_head(model), opt, 4)] == [False, False, True, False]
+
+
+def loss_of(model: nn.Module) -> torch.Tensor:
+    loss: torch.Tensor = model(torch.ones(2, 4)).square().mean()
+    return loss
+
+
+def backward(model: nn.Module) -> torch.Tensor:
+    loss = loss_of(model)
+    loss.backward()
+    return loss
+
+
+def cleared(model: nn.Module) -> torch.Tensor:
+    loss = backward(model)
+    model.zero_grad()
+    return loss
+
+
+IDLE: dict[str, Callable[[nn.Module], Any]] = {
+    "nothing": lambda model: None,
+    "no backward": loss_of,
+    "a number": lambda model: loss_of(model).item(),
+    "another model": lambda model: backward(nn.Linear(4, 4)),
+    "cleared": cleared,
+}
+# Trainers pass closures that return nothing, having run forward and backward themselves.
+BUSY: dict[str, Callable[[nn.Module], Any]] = {
+    "backward": backward,
+    "returns nothing": lambda model: backward(model) and None,
+}
+
+
+CLOSED: dict[str, Make] = ALL | {
+    "nested": lambda m: Together(together(m)),
+    "another": lambda m: Together(SGD(m.parameters(), lr=0.1)),
+}
+every_optimizer = pytest.mark.parametrize("make", CLOSED.values(), ids=CLOSED)
+
+
+def two_layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+
+
+@every_optimizer
+@each("closure", IDLE)
+def test_a_closure_after_which_nothing_has_a_gradient_is_told_so_once(make: Callable, closure: str) -> None:
+    for _ in range(2):  # once for each optimizer
+        model = two_layers()
+        opt = make(model)
+        with warnings.catch_warnings(record=True) as said, unmoved(model.parameters()):
+            warnings.simplefilter("always")
+            for _ in range(3):
+                opt.step(lambda: IDLE[closure](model))  # noqa: B023
+        [one] = said
+        assert "ran no backward pass" in str(one.message)
+        assert str(one.message).startswith(f"{type(opt).__name__}.step: ")
+        assert one.filename == __file__
+
+
+@every_optimizer
+@each("closure", BUSY)
+@each("scheduled", [False, True])
+def test_nothing_is_said_of_a_closure_that_trains(make: Callable, closure: str, scheduled: bool) -> None:
+    model = two_layers()
+    opt = make(model)
+    sched = AdaptiveWarmup(opt, 10, geometry="sign") if scheduled else None
+    before = [p.detach().clone() for p in model.parameters()]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            opt.zero_grad()
+            loss = opt.step(lambda: BUSY[closure](model))
+            assert (loss is None) == (closure == "returns nothing")
+            if sched is not None:
+                sched.step(1.0)
+    assert not any(map(torch.equal, before, model.parameters()))
+
+
+@every_optimizer
+def test_nothing_is_said_without_a_closure_or_with_gradients_of_before(make: Callable) -> None:
+    model = two_layers()
+    opt = make(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opt.step()  # as a dry run does
+        backward(model)
+        opt.step(lambda: 0.0)

@@ -132,6 +132,14 @@ def rates_of(opt: Any) -> list[float]:
     return found.rates
 
 
+def assert_scheduled(rates: list[float]) -> None:
+    """These are the rates of a whole run of `STEPS`."""
+    assert len(rates) == STEPS
+    assert rates[0] == pytest.approx(LR / 10)
+    assert max(rates) > 0.9 * LR
+    assert 0 < rates[-1] < 0.1 * LR
+
+
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_every_update_is_counted_and_made_at_the_rate_of_the_schedule(name: str) -> None:
     model = make_model()
@@ -139,11 +147,7 @@ def test_every_update_is_counted_and_made_at_the_rate_of_the_schedule(name: str)
     sched = AdaptiveWarmup(opt, STEPS, geometry="sign", decay="linear")
     train(model, opt, sched, STEPS)
     assert sched.last_epoch == STEPS
-    rates = rates_of(opt)
-    assert len(rates) == STEPS
-    assert rates[0] == pytest.approx(LR / 10)
-    assert max(rates) > 0.9 * LR
-    assert 0 < rates[-1] < 0.1 * LR
+    assert_scheduled(rates_of(opt))
 
 
 @pytest.mark.parametrize("name", ["SAM", "two-step SAM", "Lookahead"])
@@ -225,30 +229,8 @@ def test_one_optimizer_per_tensor() -> None:
         opt.step()
         sched.step(loss)
     assert sched.last_epoch == STEPS
-    (rates,) = {tuple(one.rates) for one in opt.by_tensor.values()}
-    assert len(rates) == STEPS
-    assert max(rates) > 0.9 * LR
-    assert rates[-1] < 0.1 * LR
-
-
-@each("own", [False, True])
-def test_a_rate_is_found_for_what_steps_in_the_backward_pass(own: bool) -> None:
-    model = make_model()
-    opt = PerTensor(model, Rate)
-    if own:
-        opt.param_groups = [group for one in opt.by_tensor.values() for group in one.param_groups]
-    seen = []
-
-    def closure() -> torch.Tensor:
-        seen.append([one.param_groups[0]["lr"] for one in opt.by_tensor.values()])
-        loss = model(torch.ones(4, 6)).square().mean()
-        loss.backward()
-        return loss
-
-    before = [p.detach().clone() for p in model.parameters()]
-    found = find_rate(model, opt, closure, lowest=1e-4, highest=10.0, steps=30)
-    assert seen == [pytest.approx([rate] * 4) for rate in found.rates]
-    assert all(map(torch.equal, before, model.parameters()))
+    for one in opt.by_tensor.values():
+        assert_scheduled(one.rates)
 
 
 def test_the_geometry_is_that_of_the_optimizer_inside() -> None:
@@ -297,10 +279,7 @@ def test_several_in_a_container_step_by_the_rates_of_the_schedule(container: str
     train(model, opt, sched, STEPS)
     assert sched.last_epoch == STEPS
     for one in opt.each():
-        assert len(one.rates) == STEPS
-        assert one.rates[0] == pytest.approx(LR / 10)
-        assert max(one.rates) > 0.9 * LR
-        assert 0 < one.rates[-1] < 0.1 * LR
+        assert_scheduled(one.rates)
 
 
 @each("container", CONTAINERS)
@@ -322,11 +301,29 @@ def test_siblings_are_not_what_an_optimizer_steps(container: str) -> None:
     assert [inside(one) for one in several] == [[one] for one in several]
 
 
-@each("container", CONTAINERS)
-@each("relation", ["its own", "stands for them"])
-def test_a_rate_is_found_for_several(container: str, relation: str) -> None:
+def per_tensor(model: nn.Module, own: bool) -> Any:
+    """What steps in the backward pass."""
+    opt = PerTensor(model, Rate)
+    opt.each = lambda: list(opt.by_tensor.values())  # type: ignore[attr-defined]
+    if own:
+        opt.param_groups = [group for one in opt.by_tensor.values() for group in one.param_groups]
+    return opt
+
+
+@each(
+    "make",
+    [
+        *(lambda model, own=own: per_tensor(model, own) for own in (False, True)),
+        *(
+            lambda model, container=container, relation=relation: Several(model, container, relation, "_opts")
+            for container in CONTAINERS.values()
+            for relation in ("its own", "stands for them")
+        ),
+    ],
+)
+def test_a_rate_is_found_for_several(make: Callable[[nn.Module], Any]) -> None:
     model = make_model()
-    opt = Several(model, CONTAINERS[container], relation, "_opts")
+    opt = make(model)
     before = [p.detach().clone() for p in model.parameters()]
     seen = []
 

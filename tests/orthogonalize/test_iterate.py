@@ -1,4 +1,4 @@
-"""The iterative polar factors: their bands, and every fast path against the plain formulas."""
+"""The polar factors, exact and iterated: their bands, and every fast path against the plain formulas."""
 
 import functools
 import math
@@ -19,6 +19,7 @@ from tests.cases import each
 from tests.reference import orthogonalize_reference
 
 ITERATIVE = ["newton-schulz", "polar-express"]
+ALL = ["svd", *ITERATIVE]
 
 
 def draw(*shape, seed=0):
@@ -198,7 +199,7 @@ def test_the_default_is_nearer_to_the_polar_factor_than_newton_schulz(shape):
     assert torch.cosine_similarity(default, exact, dim=0) > torch.cosine_similarity(jordan, exact, dim=0)
 
 
-@each("method", ITERATIVE)
+@each("method", ALL)
 @each("shape", [(5, 12, 12), (5, 8, 24), (5, 24, 8)])
 def test_batched_equals_looped(method, shape):
     stack = draw(*shape)
@@ -217,13 +218,12 @@ def test_an_optimizers_stack_is_iterated_in_place_and_its_first_memory_freed(met
     torch.testing.assert_close(X, orthogonalize(G, method=method, dtype=torch.float64))
 
 
-@each("method", ITERATIVE)
+@each("method", ALL)
 def test_tall_equals_wide_transposed_and_both_are_contiguous(method):
     G = draw(3, 8, 24)
     wide, tall = (orthogonalize(x, method=method, dtype=torch.float64) for x in (G, G.mT))
     torch.testing.assert_close(tall.mT, wide)
-    assert wide.is_contiguous()
-    assert tall.is_contiguous()
+    assert method == "svd" or (wide.is_contiguous() and tall.is_contiguous())
 
 
 @each("method", ITERATIVE)
@@ -278,10 +278,11 @@ def test_scale_does_not_matter_and_zeros_beside_do_not_either(m, n, scale, seed)
     assert not out[1].any()
 
 
-@each("method", ITERATIVE)
-@each("shape", [(0, 3, 4), (2, 0, 4), (2, 4, 0)])
-def test_empty(method, shape):
+@each("method", ALL)
+@each("shape", [(0, 4), (4, 0), (0, 3, 4), (2, 0, 4), (2, 4, 0)])
+def test_empty_and_zero_matrices_stay_as_they_are(method, shape):
     assert orthogonalize(torch.zeros(shape), method=method).shape == shape
+    assert not orthogonalize(torch.zeros(3, 5), method=method).any()
 
 
 @given(st.integers(1, 12), st.floats(1, 20), st.sampled_from([torch.bfloat16, torch.float32, torch.float64]))
@@ -363,7 +364,38 @@ def test_without_bfloat16_instructions_single_precision_is_used(monkeypatch):
     assert working_dtype.__wrapped__(torch.device("cpu")) is torch.bfloat16
 
 
-@each(("steps", "floor"), [(0, None), (3, 0.0), (3, 1.0)])
-def test_bad_schedules(steps, floor):
-    with pytest.raises(ValueError, match="must be"):
-        polar_express(steps, floor)
+@each("shape", [(8, 8), (4, 9), (9, 4), (1, 5), (5, 1), (2, 3, 6, 4)])
+def test_svd_is_the_polar_factor(shape):
+    G = draw(*shape)
+    Q = orthogonalize(G, method="svd")
+    small = min(shape[-2:])
+    gram = Q @ Q.mT if shape[-2] <= shape[-1] else Q.mT @ Q
+    torch.testing.assert_close(gram, torch.eye(small, dtype=G.dtype).expand(gram.shape))
+    # Q is nearest to G among orthogonal matrices exactly when QᵀG is symmetric and positive.
+    H = Q.mT @ G if shape[-2] >= shape[-1] else G @ Q.mT
+    torch.testing.assert_close(H, H.mT)
+    assert torch.linalg.eigvalsh(H).min() > 0
+
+
+@each("method", ITERATIVE)
+def test_a_tensor_that_requires_a_gradient_is_orthogonalized_without_one(method):
+    G = torch.nn.Parameter(torch.eye(3) + 0.1)
+    found = orthogonalize(G, method=method)
+    assert not found.requires_grad
+    assert torch.equal(found, orthogonalize(G.detach(), method=method))
+
+
+@each(
+    ("do", "message"),
+    [
+        (lambda: polar_express(0), "steps must be at least 1"),
+        (lambda: polar_express(3, 0.0), "floor must be in"),
+        (lambda: polar_express(3, 1.0), "floor must be in"),
+        (lambda: orthogonalize(torch.ones(3)), r"needs a matrix or a stack of them, got shape \(3,\)"),
+        (lambda: orthogonalize(torch.ones(3, 3), method="qr"), "unknown method 'qr'"),
+        (lambda: orthogonalize(torch.ones(3, 3), steps=0), "steps must be at least 1, got 0"),
+    ],
+)
+def test_bad_input(do, message):
+    with pytest.raises(ValueError, match=message):
+        do()

@@ -1,20 +1,16 @@
-"""Checks of an optimizer's options, tensors, gradients and saved states, and their error messages."""
+"""Checks of an optimizer's options, tensors and gradients, and their error messages."""
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from ..geometry import Geometry
-from .heads import WRAPPERS
 from .partition import USE_FSDP2
-from .step.dtensors import are_flat_pieces, check_placed, local
+from .step.dtensors import are_flat_pieces, check_placed
 
 _SWITCHES = {"nesterov", "capturable", "adamw_eps_hat", "warn_unused", "maximize"}
 # What a group may have besides its options: its tensors, names, and what schedulers read or write there.
@@ -155,14 +151,6 @@ def _unsupported(x: Tensor) -> str | None:
     return f"complex ({x.dtype})" if x.is_complex() else None
 
 
-def through(hooks: Mapping[Any, Callable[..., Any]], optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """What a user's hooks make of a state, called as PyTorch calls them."""
-    for one in hooks.values():
-        changed = one(optimizer, state)
-        state = state if changed is None else changed
-    return state
-
-
 def plain_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert NumPy's numbers to Python's, because a state with the former does not load with ``weights_only=True``.
 
@@ -189,93 +177,6 @@ def name_like_others(group: dict[str, Any], others: Sequence[Mapping[str, Any]])
     group["params"] = [(f"added.{i}", p) if isinstance(p, Tensor) else p for i, p in enumerate(tensors, n)]
 
 
-_INSERTED = "|".join(WRAPPERS)
-_WRAPPERS = re.compile(rf"^((module|{_INSERTED})\.)+|(?<=\.)({_INSERTED})\.")
-
-
-def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a shallow copy of a saved state; ValueError if it does not belong to the tensors of these groups."""
-    if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
-        found = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
-        raise ValueError(
-            f"this is not an optimizer's state: {who} needs a dictionary with state and param_groups, got {found}"
-        )
-    _check_names(groups, state_dict["param_groups"])
-    numbers = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
-    numbered = dict(zip(numbers, chain.from_iterable(group["params"] for group in groups), strict=False))
-    whole = ("momentum_buffer", "exp_avg", "exp_avg_sq")  # other optimizers' states may have other shapes
-    for i, state in state_dict["state"].items():
-        p = numbered.get(i)
-        for name, value in state.items():
-            if not isinstance(value, Tensor) or name == "step" or value.is_meta:
-                continue
-            if p is not None and name in whole and value.shape != p.shape:
-                raise ValueError(
-                    f"the saved {name} of tensor {i} has shape {tuple(value.shape)}, but the tensor {tuple(p.shape)}: "
-                    "the state is another model's"
-                )
-            if not local(value).isfinite().all():
-                raise ValueError(
-                    f"the saved {name} of tensor {i} is not finite: training cannot resume from it; use an older state"
-                )
-    saved = state_dict["param_groups"]
-    if len(saved) == len(groups):  # names here may have other wrappers, and a distributed checkpoint's may be older
-        here = ({"param_names": group["param_names"]} if "param_names" in group else {} for group in groups)
-        saved = [{**was, **(own if "param_names" in was else {})} for was, own in zip(saved, here, strict=True)]
-    return {**state_dict, "param_groups": saved}
-
-
-def check_complete(
-    group: Mapping[str, Any], saved: Mapping[str, Any], state: Mapping[Any, Mapping[str, Any]], entries: Sequence[str]
-) -> None:
-    """Raise ValueError if a saved group lacks some of these entries of its tensors, or all of more than it had."""
-    lacking = []
-    for i, number in enumerate(saved["params"]):
-        missing = [name for name in entries if name not in state.get(number, ())]
-        if missing and len(missing) < len(entries):
-            lacks = f"{missing[0]} of {name_of(group, i)}"
-            raise ValueError(f"the saved optimizer has no {lacks}: use a state that is whole")
-        lacking += [name_of(group, i)] * bool(missing)
-    wanted = min(saved.get("kept", 0), len(saved["params"]))  # FSDP1 may have cut the tensors into fewer pieces
-    if (lost := wanted - len(saved["params"]) + len(lacking)) > 0:
-        raise ValueError(
-            f"the saved optimizer lacks the state of {lost} of {wanted} tensors, such as {few(lacking)}: use "
-            "a state that is whole. If torch.distributed.checkpoint read it, give it the places that "
-            "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, optimizer) makes"
-        )
-
-
-def check_as_many(group: Mapping[str, Any], saved: Mapping[str, Any], state: Mapping[Any, Mapping[str, Any]]) -> None:
-    """Raise ValueError if a saved group of another's optimizer has fewer entries than it had."""
-    each = [len(state.get(number, ())) for number in saved["params"]]
-    if (lost := saved.get("entries", 0) - sum(each)) > 0:
-        fewest = name_of(group, each.index(min(each)))
-        raise ValueError(
-            f"the saved optimizer lacks {lost} of the {saved['entries']} entries of its state, some of {fewest}: use a "
-            "state that is whole"
-        )
-
-
-def _check_names(groups: Sequence[Mapping[str, Any]], saved: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ValueError if both have names for their tensors, and these differ or are elsewhere."""
-    here, then = _places_of(groups), _places_of(saved)
-    if here is None or then is None or here == then:
-        return
-    if here.keys() == then.keys():
-        moved = [name for name in here if here[name][0] != then[name][0]]
-        moved = moved or [name for name in here if here[name] != then[name]]
-        if len(groups) != len(saved):
-            return  # the caller says which groups it has
-        said = [f"{name} was {_place(then[name], saved)}, and is {_place(here[name], groups)} here" for name in moved]
-        raise ValueError(
-            f"the saved optimizer has the same tensors in other places: {few(said, '; ')}. Build this one with the "
-            "groups that it had, from layers in the same order, and with the same heads= of Muon.from_model"
-        )
-    both = (("saved", [*then.keys() - here.keys()]), ("here", [*here.keys() - then.keys()]))
-    said = [f"{len(names)} only {where}, such as {few(sorted(names))}" for where, names in both if names]
-    raise ValueError(f"the saved optimizer has tensors of other names: {'; '.join(said)}")
-
-
 def few(said: Sequence[str], between: str = ", ") -> str:
     """The first three of these, and how many more there are."""
     return between.join(said[:3]) + (f"{between}and {len(said) - 3} more" if len(said) > 3 else "")
@@ -284,23 +185,6 @@ def few(said: Sequence[str], between: str = ", ") -> str:
 def called(i: int, groups: Sequence[Mapping[str, Any]]) -> str:
     """What messages call a group."""
     return f"group {i}" + (f" ({groups[i]['role']})" if "role" in groups[i] else "")
-
-
-def _place(place: tuple[int, int], groups: Sequence[Mapping[str, Any]]) -> str:
-    return f"tensor {place[1]} in {called(place[0], groups)}"
-
-
-def _places_of(groups: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]] | None:
-    """The group and place of each tensor, by name without wrappers; None if some have none, or two have the same."""
-    found: dict[str, tuple[int, int]] = {}
-    for i, group in enumerate(groups):
-        numbers = group["params"]
-        # Distributed checkpoints number tensors by their names, in the order of the optimizer that loads them.
-        named = numbers if all(isinstance(one, str) for one in numbers) else group.get("param_names") or ()
-        if len(named) != len(numbers):
-            return None
-        found |= {_WRAPPERS.sub("", name): (i, place) for place, name in enumerate(named)}
-    return found if len(found) == sum(len(group["params"]) for group in groups) else None
 
 
 def _is_number(x: Any) -> bool:

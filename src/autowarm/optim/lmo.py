@@ -1,7 +1,7 @@
 """The step that all our optimizers share: a geometry and a momentum turn it into Muon, Lion, signSGD or normSGD."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any, ClassVar, Self, TypedDict, Unpack, overload
 
@@ -18,17 +18,16 @@ from .checks import (
     LABELS,
     called,
     check_capture,
-    check_complete,
     check_gradient,
     check_options,
     check_parameters,
     check_whole,
-    checked_state,
     instead_of,
     name_like_others,
     plain_numbers,
 )
 from .partition import by_reading, partition
+from .states import Saved
 from .step.agreement import Agreement
 from .step.dtensors import PLAIN, is_dtensor
 from .step.nonfinite import SkippedUpdates, measured
@@ -56,10 +55,51 @@ _COMMON: dict[str, Any] = {
 }  # fmt: skip
 _SWITCHES = ("maximize", "capturable", "warn_unused")
 
-_WIDE = ("momentum_buffer", "exp_avg", "exp_avg_sq")  # what may be kept in more precision than the weights
+
+class Watched(Optimizer):
+    """An optimizer that looks for tensors which never have a gradient."""
+
+    _unused: Unused
+
+    def _step(self) -> bool:
+        """Make an update from the present gradients; return whether there were any."""
+        raise NotImplementedError
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Make an update.
+
+        Our optimizers update every tensor that has a gradient, if all gradients are finite, and none otherwise. A
+        gradient of another dtype is converted to its tensor's. The caller's autocast and inference mode reach the
+        closure alone.
+
+        Args:
+            closure: recomputes the loss and its gradients, and returns the loss. It is called once.
+
+        Raises:
+            ValueError: a gradient is sparse, its numbers are complex or whole, or it is not on the mesh of its tensor,
+                FSDP1 has cut a tensor whose step needs the whole, a tensor was resized since its last step, or an
+                option of a group was set to what is out of range; nothing is updated.
+            RuntimeError: ranks that share tensors have different tensors or gradients; no rank updates anything, and
+                on an accelerator the error may come in a later step. Also if gradients were not finite in
+                ``max_nonfinite`` updates in a row, or a CUDA graph that could not be replayed is capturing the step.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        found = self._step()
+        if self._unused.left or self._unused.empty or not found:
+            self._unused.look(type(self).__name__, self.param_groups, found=found, closure=closure is not None)
+        return loss
 
 
-class LMO(Optimizer):
+class LMO(Watched, Saved):
     r"""Step by a linear minimisation oracle over a norm ball, with momentum and decoupled weight decay.
 
     .. math:: m \leftarrow \beta m + (1-\beta) g, \qquad x \leftarrow (1-\lambda\eta)\,x + \eta\,\mathrm{LMO}(m)
@@ -113,10 +153,8 @@ class LMO(Optimizer):
     """
 
     _process_group: dist.ProcessGroup | None = None  # copies and pickles have none
-    _rules: ClassVar[dict[str, Rule]] = {"": Oracle()}  # what updates the tensors, by a group's ``algorithm``
-    # The options that are numbers, or pairs of them, and the ends of their ranges [0, end).
+    _rules: ClassVar[dict[str, Rule]] = {"": Oracle()}
     _ends: ClassVar[dict[str, float]] = {"lr": math.inf, "weight_decay": math.inf, "momentum": 1.0}
-    _choices: ClassVar[dict[str, tuple[str, ...]]] = {}
     # Options that would have no effect in a group, and what to give instead.
     _not_of_a_group: ClassVar[dict[str, str]] = dict.fromkeys(
         ("max_nonfinite", "process_group", "skip_outliers"), "give it to the optimizer"
@@ -152,7 +190,7 @@ class LMO(Optimizer):
         self._process_group = process_group
         self._prepare()
         self._skipped = SkippedUpdates(defaults.pop("max_nonfinite"))
-        self._outliers, self._unused = Outliers(defaults.pop("skip_outliers")), Unused()
+        self._outliers = Outliers(defaults.pop("skip_outliers"))
         check_options(defaults, self._ends, self._choices, of_group=False)
         super().__init__(params, plain_numbers(defaults))
 
@@ -200,10 +238,6 @@ class LMO(Optimizer):
             self.param_groups.pop()
             raise
 
-    def _check_group(self, options: Mapping[str, Any]) -> None:
-        """Raise ValueError if a group's option is out of range."""
-        check_options(options, self._ends, self._choices, of_group=True)
-
     def _check_tensors(self, group: dict[str, Any]) -> None:
         """Raise ValueError or NotImplementedError if the group's options cannot update its tensors."""
         check_parameters(type(self).__name__, group)
@@ -212,52 +246,19 @@ class LMO(Optimizer):
             if is_dtensor(p):
                 Shared(self._rule(group), None).shares(group["geometry"], [p])  # raises if it is sharded over too many
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every tensor that has a gradient, if all gradients are finite, and none otherwise.
-
-        A gradient of another dtype is converted to its tensor's. The caller's autocast and inference mode reach the
-        closure alone.
-
-        Args:
-            closure: recomputes the loss and its gradients, and returns the loss.
-
-        Raises:
-            ValueError: a gradient is sparse, its numbers are complex or whole, or it is not on the mesh of its tensor,
-                FSDP1 has cut a tensor whose step needs the whole, a tensor was resized since its last step, or an
-                option of a group was set to what is out of range; nothing is updated.
-            RuntimeError: ranks that share tensors have different tensors or gradients; no rank updates anything, and
-                on an accelerator the error may come in a later step. Also if gradients were not finite in
-                ``max_nonfinite`` updates in a row, or a CUDA graph that could not be replayed is capturing the step.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        found = self._step()
-        if self._unused.left or self._unused.empty or not found:
-            self._unused.look(type(self).__name__, self.param_groups, found=found, closure=closure is not None)
-        return loss
-
     @in_normal_mode
+    @torch.no_grad()
     def _step(self) -> bool:
-        """Make the step from the present gradients; return whether there were any."""
         shared = self._is_shared()
         rules: Mapping[str, Any] = self._shared if shared else self._rules
-        updates = self._collect_and_tell() if shared else self._collect()
         if shared:
-            finite = made = self._agreement.reach(updates)
+            updates, finite, squares = self._collect_and_agree()
         else:
+            updates = self._collect()
             finite, squares = measured([g for update in updates for g in update.gs])
-            made = finite
+        made = finite
         if self._outliers.limit is not None:
-            made = self._outliers.judge(self._agreement.total(updates) if shared else squares, finite)
+            made = self._outliers.judge(self._agreement.total(squares) if shared else squares, finite)
             made = self._agreement.all_of(made) if shared else made
         for update in updates if made is not False else ():
             update.finite = made if isinstance(made, Tensor) else None
@@ -277,7 +278,9 @@ class LMO(Optimizer):
         for group in self.param_groups:
             xs: list[Tensor] = []
             gs: list[Tensor] = []
-            state: list[list[Tensor]] = [[] for _ in self._rules[group.get("algorithm", "")].entries]
+            state: list[list[Tensor]] = []
+            for _ in self._rules[group.get("algorithm", "")].entries:
+                state.append([])  # noqa: PERF401  (a comprehension is a call of its own)
             self._init_group(group, xs, gs, *state)
             for i, x in enumerate(xs):
                 if gs[i].dtype != x.dtype:  # as mixed precision may leave it
@@ -302,7 +305,7 @@ class LMO(Optimizer):
                 gs.append(g)
         geometry = group["geometry"]
         if id(geometry) not in self._plans.geometries:  # as it is not in the first step
-            check_whole(type(self).__name__, geometry, self._params())
+            check_whole(type(self).__name__, geometry, [p for one in self.param_groups for p in one["params"]])
             self._plans.geometries[id(geometry)] = geometry
         if not xs:
             return
@@ -321,18 +324,15 @@ class LMO(Optimizer):
         if self._skipped.counts is None:
             self._skipped.prepare(xs[0].device)
             self._outliers.prepare(xs[0].device)
-        for entries, found in zip(state, rule.state_of(group, xs, self.state), strict=True):
-            entries += found
+        rule.state_of(group, xs, self.state, state)
 
     def _check_changed(self, group: dict[str, Any]) -> None:
         """Raise ValueError, as the constructor does, if an option of a group was set to what no update can use."""
         # Nobody reads the value of a tensor, for which the host would wait.
         known = {name: 0.0 if isinstance(x, Tensor) and x.numel() == 1 else x for name, x in group.items()}
-        try:
-            self._check_group(self.defaults | {name: known[name] for name in self._ends} | {"capturable": False})
-        except ValueError as error:
-            place = next(i for i, one in enumerate(self.param_groups) if one is group)
-            raise ValueError(f"{type(self).__name__}: {called(place, self.param_groups)}: {error}") from None
+        place = next(i for i, one in enumerate(self.param_groups) if one is group)
+        whose = f"{type(self).__name__}: {called(place, self.param_groups)}: "
+        self._check_group(self.defaults | {name: known[name] for name in self._ends} | {"capturable": False}, whose)
 
     def _is_shared(self) -> bool:
         """Whether other ranks hold copies or shards of the tensors."""
@@ -344,16 +344,18 @@ class LMO(Optimizer):
                     return True
         return False
 
-    def _collect_and_tell(self) -> list[Update]:
-        """`_collect`, for ranks that share tensors: if this one cannot, tell the others first."""
+    def _collect_and_agree(self) -> tuple[list[Update], bool | Tensor, Sequence[Tensor]]:
+        """`_collect`, and `Agreement.reach` with the ranks that share tensors; they are told if this one cannot."""
         self._agreement.begin(type(self).__name__, self.param_groups)
         if torch.compiler.is_compiling():  # a compiler does not trace a call of `_init_group` that may raise
-            return self._collect()
-        try:
-            return self._collect()
-        except Exception as error:
-            self._agreement.reach([], refused=error)
-            raise
+            updates = self._collect()
+        else:
+            try:
+                updates = self._collect()
+            except Exception as error:
+                self._agreement.reach([], refused=error)
+                raise
+        return updates, *self._agreement.reach(updates)
 
     @in_normal_mode
     @torch.no_grad()
@@ -362,113 +364,12 @@ class LMO(Optimizer):
 
         Ranks that share tensors must call this together: if one refuses its gradients, all raise.
         """
-        if self._is_shared():
-            self._agreement.reach(self._collect_and_tell())
-        else:
-            self._collect()
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        """What updates the tensors of this group."""
-        return self._rules[group.get("algorithm", "")]
-
-    def _params(self) -> list[Tensor]:
-        return [p for group in self.param_groups for p in group["params"]]
+        (self._collect_and_agree if self._is_shared() else self._collect)()
 
     @property
     def skipped_updates(self) -> int:
         """How many updates were skipped because of a gradient; reading it waits for the device."""
         return self._skipped.total()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Like `torch.optim.Optimizer.state_dict`, with geometries as text; it loads with ``weights_only=True``."""
-        # Before the user's hooks, which see what we return.
-        with self.register_state_dict_post_hook(lambda _, state: self._describe(state), prepend=True):
-            return super().state_dict()
-
-    def _describe(self, state: dict[str, Any]) -> None:
-        """Add to a state what `_checked` compares, as text and numbers."""
-        for group in state["param_groups"]:
-            kept = sum(any(name in state["state"].get(i, ()) for name in self._keeps(group)) for i in group["params"])
-            group |= {"geometry": repr(group["geometry"]), "optimizer": self._kind, "kept": kept}
-        if self._outliers.seen is not None:
-            state["param_groups"][0]["gradient_norms"] = self._outliers.seen.clone()
-
-    @property
-    def _kind(self) -> str:
-        """The name of our class; a user's subclass counts as the class that it extends."""
-        return next(cls.__name__ for cls in type(self).__mro__ if cls.__module__.startswith("autowarm."))
-
-    def _keeps(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """Names of what is kept of each tensor of a group that has been updated."""
-        rule = self._rule(group)
-        return rule.entries if not isinstance(rule, Oracle) or rule.keeps(group) else ()
-
-    @in_normal_mode
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Like `torch.optim.Optimizer.load_state_dict`, but check the whole state before loading any of it.
-
-        Raises:
-            ValueError: this is not an optimizer's state, its tensors have other names, order or groups, a group
-                has another geometry (the message lists the differences), the state is another of our optimizers', an
-                option is out of range, or a momentum is missing, has a different shape or is not finite.
-        """
-        geometries = [group["geometry"] for group in self.param_groups]
-        given: dict[str, Any] = {}
-        # After the user's hooks that change a state, and before those that look at what was loaded.
-        with (
-            self.register_load_state_dict_pre_hook(lambda _, state: given.update(self._checked(state)) or given),
-            self.register_load_state_dict_post_hook(lambda _: self._restore(given, geometries), prepend=True),
-        ):
-            super().load_state_dict(state_dict)
-
-    def _restore(self, given: dict[str, Any], geometries: list[Geometry]) -> None:
-        """Put right what PyTorch makes of a state: geometries that are text, and rounded or inference tensors."""
-        numbers = (i for group in given["param_groups"] for i in group["params"])
-        for i, p in zip(numbers, self._params(), strict=True):
-            for name, saved in given["state"].get(i, {}).items():
-                if name in _WIDE and saved.dtype != p.dtype:
-                    self.state[p][name] = saved.to(p.device)
-        for group, geometry in zip(self.param_groups, geometries, strict=True):
-            group["geometry"] = geometry
-            group.pop("optimizer", None)
-            group.pop("kept", None)
-            if (norms := group.pop("gradient_norms", None)) is not None:
-                self._outliers.seen = norms.to(self._params()[0].device, copy=True)
-        for state in self.state.values():
-            state |= {name: x.clone() for name, x in state.items() if isinstance(x, Tensor) and x.is_inference()}
-
-    def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Raise the ValueErrors of `load_state_dict` without loading anything."""
-        self._checked(state_dict)
-
-    def _checked(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a shallow copy of a state that this optimizer can load."""
-        state_dict = checked_state(type(self).__name__, self.param_groups, state_dict)
-        geometries = [group["geometry"] for group in self.param_groups]
-        saved = state_dict["param_groups"]
-        if len(saved) != len(geometries):
-            then, now = (", ".join(g.get("role", "tensors") for g in groups) for groups in (saved, self.param_groups))
-            raise ValueError(
-                f"the saved optimizer has other parameter groups: {len(saved)} saved ({then}), {len(geometries)} here "
-                f"({now}). If they differ in the output layer, choose it with heads= of Muon.from_model, [] for none"
-            )
-        for was in saved:
-            if was.get("optimizer", self._kind) != self._kind:
-                raise ValueError(f"the saved optimizer is {was['optimizer']}, and this one is {self._kind}")
-        differ = [
-            f"group {i}: saved {was.get('geometry')}, here {now!r}"
-            for i, (was, now) in enumerate(zip(saved, geometries, strict=True))
-            if was.get("geometry") != repr(now)
-        ]
-        if differ:
-            raise ValueError("the saved optimizer has other geometries: " + "; ".join(differ))
-        for i, group in enumerate(saved):
-            try:
-                self._check_group(self.defaults | group)
-            except ValueError as error:
-                raise ValueError(f"the saved optimizer's group {i}: {error}") from None
-            check_complete(self.param_groups[i], group, state_dict["state"], self._keeps(self.defaults | group))
-        return state_dict
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_skipped": self._skipped, "_outliers": self._outliers}
@@ -478,29 +379,24 @@ class LMO(Optimizer):
         if not hasattr(self, "_agreement"):  # a copy, and not the optimizer itself, which loads a state here, too
             self._prepare()
             self.__dict__.setdefault("_outliers", Outliers(None))
-            self._unused = Unused()
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)  # a state saved before this option existed
 
     def _prepare(self) -> None:
         """Make what no copy or pickle contains."""
+        self._unused = Unused()
         self._agreement, self._plans = Agreement(self._process_group), Plans()
         self._shared = {name: Shared(rule, self._process_group) for name, rule in self._rules.items()}
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__}("]
+        first = float(self.param_groups[0]["lr"])
         for group in self.param_groups:
-            size = sum(p.numel() for p in group["params"])
+            size, own = sum(p.numel() for p in group["params"]), float(group["lr"])
+            ratio = f" ({own / first:.3g} × the first group's)" if first and own != first else ""
             names = dict.fromkeys([*(self._rule(group).options or self.defaults), *_SWITCHES])
             shown = [name for name in names if name not in _SWITCHES or group[name] != _COMMON[name]]
-            described = ", ".join(
-                f"{name}={group[name]}" + (self._ratio(group) if name == "lr" else "") for name in shown
-            )
+            described = ", ".join(f"{name}={group[name]}{ratio * (name == 'lr')}" for name in shown)
             lines.append(f"  {group.get('role', 'tensors')} ({len(group['params'])}; {size:,} parameters): {described}")
         return "\n".join([*lines, ")"])
-
-    def _ratio(self, group: dict[str, Any]) -> str:
-        """How a group's rate compares with the first group's, if they differ."""
-        first, own = float(self.param_groups[0]["lr"]), float(group["lr"])
-        return "" if own == first or not first else f" ({own / first:.3g} × the first group's)"

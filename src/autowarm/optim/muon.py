@@ -63,7 +63,7 @@ class Muon(LMO):
 
     _rules: ClassVar[dict[str, Rule]] = {
         "muon": Oracle(("algorithm", "lr", "weight_decay", "geometry", "momentum", "nesterov")),
-        "adamw": AdamW(),
+        "adamw": AdamW(("algorithm", "lr", "weight_decay", "adamw_betas", "adamw_eps", "adamw_eps_hat")),
     }
     _ends: ClassVar[dict[str, float]] = LMO._ends | {"adamw_betas": 1.0, "adamw_eps": math.inf}
     _choices: ClassVar[dict[str, tuple[str, ...]]] = {"algorithm": ("muon", "adamw")}

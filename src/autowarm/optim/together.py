@@ -1,21 +1,20 @@
 """Several optimizers as one, so that one scheduler sets all their learning rates."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, overload
+from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .checks import check_as_many, checked_state, through
-from .lmo import LMO
+from .lmo import LMO, Watched
+from .states import check_as_many, checked_state, through
 from .unused import Unused
 
 
-class Together(Optimizer):
+class Together(Watched):
     """Combine several optimizers into one that steps them all. It concatenates their parameter groups and states.
 
     `torch.optim.Muon` takes matrices only, so the rest of a model needs a second optimizer. A scheduler on the
@@ -93,30 +92,12 @@ class Together(Optimizer):
         for one in self.optimizers:
             one.zero_grad(set_to_none=set_to_none)
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Step each optimizer once.
-
-        Args:
-            closure: recomputes the loss and its gradients, and returns the loss. It is called once.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def _step(self) -> bool:
         self.check_step()  # each checks by itself, but others may have stepped by then
         # Others' may refuse their gradients, too, so they step before ours.
         for one in sorted(self.optimizers, key=lambda one: 2 * isinstance(one, LMO) + isinstance(one, Together)):
             one.step()
-        found = any(p.grad is not None for group in self.param_groups for p in group["params"])
-        if self._unused.left or self._unused.empty or not found:
-            self._unused.look(type(self).__name__, self.param_groups, found=found, closure=closure is not None)
-        return loss
+        return any(p.grad is not None for group in self.param_groups for p in group["params"])
 
     def check_step(self) -> None:
         """Raise the errors of `LMO.step` that the present gradients would cause in ours, without a step."""

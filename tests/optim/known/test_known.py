@@ -20,6 +20,11 @@ from autowarm.optim import Together, geometry_of, kappa_of, known
 W = [nn.Parameter(torch.zeros(4, 6))]
 
 
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "_said", set())
+
+
 @pytest.mark.parametrize(
     ("optimizer", "geometry"),
     [
@@ -32,6 +37,11 @@ W = [nn.Parameter(torch.zeros(4, 6))]
         (lion_pytorch.Lion(W), Sign),
         (timm.optim.Lion(W), Sign),
         (timm.optim.Muon(W), Spectral),
+        (type("Mine", (torch.optim.Muon,), {})(W), Spectral),
+        *(  # dion's and torchtitan's classes, by name
+            (type(name, (torch.optim.SGD,), {})(W, lr=0.1), Spectral)
+            for name in ("Dion", "Dion2", "NorDion2", "Muon", "MuonKellerJordan", "NorMuon", "DistMuon")
+        ),
     ],
     ids=lambda x: type(x).__name__,
 )
@@ -41,51 +51,12 @@ def test_known_optimizers(optimizer: torch.optim.Optimizer, geometry: type) -> N
     assert found.radius == 1.0
 
 
-# Each where it installs from PyPI beside the others; dion and torchtitan do not, and their classes go by name.
-PEERS = {
-    "timm.optim": {"Muon": Spectral, "Lion": Sign},
-    "lion_pytorch": {"Lion": Sign},
-    "pytorch_optimizer": {
-        **dict.fromkeys(["Muon", "AdaMuon", "NorMuon", "SCION", "SCIONLight"], Spectral),
-        **dict.fromkeys(["Lion", "Tiger", "SignSGD"], Sign),
-    },
-    "heavyball": {"Muon": Spectral, "MuonAdamW": Spectral, "Scion": Spectral},
-    "bitsandbytes.optim": dict.fromkeys(
-        ["Lion", "Lion8bit", "Lion32bit", "PagedLion", "PagedLion8bit", "PagedLion32bit"], Sign
-    ),
-}
-
-
-@pytest.mark.parametrize("package", PEERS)
-def test_the_real_classes_of_other_packages(package: str) -> None:
-    from autowarm import AdaptiveWarmup
-
-    module = importlib.import_module(package)
-    for name, geometry in PEERS[package].items():
-        w = nn.Parameter(torch.zeros(4, 6))
-        # pytorch-optimizer's want to be told which groups are matrices.
-        params = [{"params": [w], "use_muon": True}] if package == "pytorch_optimizer" else [w]
-        opt = getattr(module, name)(params, lr=0.01)
-        assert type(geometry_of(opt)) is geometry, name
-        assert kappa_of(opt, geometry_of(opt)) == (4 if geometry is Spectral else 24)
-        # And the scheduler works on it: what it sets is what the optimizer steps by.
-        AdaptiveWarmup(opt, 10, div=100.0)
-        assert opt.param_groups[0]["lr"] == pytest.approx(1e-4)
-
-
-@pytest.mark.parametrize("name", ["Dion", "Dion2", "NorDion2", "Muon", "MuonKellerJordan", "NorMuon", "DistMuon"])
-def test_dions_and_torchtitans_classes_by_name(name: str) -> None:
-    stand_in = type(name, (torch.optim.SGD,), {})
-    assert isinstance(geometry_of(stand_in(W, lr=0.1)), Spectral)
-
-
 @pytest.mark.parametrize(
     "package", ["bitsandbytes.optim", "timm.optim", "heavyball", "pytorch_optimizer", "torch.optim"]
 )
-def test_of_the_adams_of_any_package_nothing_is_said(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_the_adams_of_any_package_nothing_is_said(package: str) -> None:
     from autowarm import AdaptiveWarmup
 
-    monkeypatch.setattr(known, "_said", set())
     module = importlib.import_module(package)
     names = {"Adam", "AdamW", "AdamW8bit", "PagedAdamW", "NAdam", "NAdamW", "RAdam", "Adamax"} & vars(module).keys()
     assert "AdamW" in names
@@ -117,15 +88,6 @@ def test_a_wrapper_whose_rates_nobody_reads_is_refused() -> None:
     together = Together(*split.optimizers)
     assert isinstance(geometry_of(together), Spectral)
     assert kappa_of(together, geometry_of(together)) == 4
-
-
-def test_others_that_keep_second_moments_are_sign_and_it_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "_said", set())
-    with pytest.warns(UserWarning, match="RMSprop is no norm-constrained optimizer"):
-        assert geometry_of(torch.optim.RMSprop(W)) == Sign()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        geometry_of(torch.optim.RMSprop(W))
 
 
 class Holding:
@@ -161,7 +123,7 @@ def test_an_optimizer_with_a_rate_or_schedule_of_its_own_is_named(package: str, 
             assert {caught.filename for caught in said} == {__file__}
 
 
-def test_adafactor_without_a_rate_is_refused() -> None:
+def test_adafactor_without_a_rate_is_refused_and_with_one_sets_none(recwarn: pytest.WarningsRecorder) -> None:
     from transformers.optimization import Adafactor
 
     from autowarm import AdaptiveWarmup
@@ -171,22 +133,8 @@ def test_adafactor_without_a_rate_is_refused() -> None:
         pytest.raises(ValueError, match=r"every group's lr must be finite .* got \[nan\]"),
     ):
         AdaptiveWarmup(Adafactor(W), 10)
-
-
-def test_adafactor_with_a_rate_that_it_is_given_is_no_such(recwarn: pytest.WarningsRecorder) -> None:
-    from transformers.optimization import Adafactor
-
-    from autowarm import AdaptiveWarmup
-
     AdaptiveWarmup(Adafactor(W, lr=0.1, relative_step=False, scale_parameter=False), 10, geometry="sign")
     assert not [one for one in recwarn if "sets its own" in str(one.message)]
-
-
-def test_a_subclass_is_known_by_its_parent() -> None:
-    class Mine(torch.optim.Muon):
-        pass
-
-    assert isinstance(geometry_of(Mine(W)), Spectral)
 
 
 def tried() -> list[tuple[str, str, bool]]:
@@ -194,11 +142,15 @@ def tried() -> list[tuple[str, str, bool]]:
     path = Path(__file__).parents[3] / "docs" / "data" / "tables" / "optimizers-tried.csv"
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))[1:]
-    return [
-        (one, geometry.strip('`"'), warned != "no")
-        for cell, geometry, warned in rows
-        for one in re.findall("`(.+?)`", cell)
-    ]
+    # And those that it leaves out.
+    rows += [["`timm.optim.Lion`, `pytorch_optimizer.Lion`, `pytorch_optimizer.SignSGD`, `bitsandbytes.optim.Lion`, "
+              "`bitsandbytes.optim.Lion32bit`, `bitsandbytes.optim.PagedLion`, `bitsandbytes.optim.PagedLion8bit`",
+              '`"sign"`', "no"],
+             ["`pytorch_optimizer.Muon`, `pytorch_optimizer.NorMuon`, `pytorch_optimizer.SCION`, "
+              "`pytorch_optimizer.SCIONLight`, `heavyball.MuonAdamW`", '`"spectral"`', "no"]]  # fmt: skip
+    found = [(one, g.strip('`"'), warned != "no") for cell, g, warned in rows for one in re.findall("`(.+?)`", cell)]
+    assert len(found) > 40
+    return found
 
 
 # Options without which these do not take a rate, or do not work at all.
@@ -209,19 +161,18 @@ NEEDED = {
 
 
 @pytest.mark.parametrize(("name", "geometry", "warned"), tried())
-def test_what_the_documentation_says_was_tried(
-    name: str, geometry: str, warned: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_documentation_says_was_tried(name: str, geometry: str, warned: bool) -> None:
     from autowarm import AdaptiveWarmup
 
-    monkeypatch.setattr(known, "_said", set())
     package, _, cls = name.rpartition(".")
     if package:
         made = getattr(importlib.import_module(package), cls)
     else:  # not on PyPI, or not for this platform: a stand-in with its name, which is all that counts
         made = type(cls, (torch.optim.SGD,), {})
     params = [nn.Parameter(torch.zeros(4, 6))]
-    groups = [{"params": params, "use_muon": True}] if cls in ("AdaMuon", "DistributedMuon") else params
+    # Some want to be told which groups are matrices.
+    told = (package == "pytorch_optimizer" and re.search("Muon|SCION", cls)) or cls == "DistributedMuon"
+    groups = [{"params": params, "use_muon": True}] if told else params
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         optimizer = made(groups, lr=0.1, **NEEDED.get(name, {}))
@@ -230,18 +181,14 @@ def test_what_the_documentation_says_was_tried(
         silent = len(said)
         AdaptiveWarmup.paper(optimizer, 10, target_loss=1.0)
     assert geometry_of(optimizer) == resolve(geometry)
+    assert kappa_of(optimizer, resolve(geometry)) == {"spectral": 4, "sign": 24, "frobenius": 1}[geometry]
+    assert optimizer.param_groups[0]["lr"] < 0.1  # what the scheduler sets is what the optimizer steps by
     assert not any("geometry" in str(one.message) for one in said[ours:silent])
     assert [cls in str(one.message) for one in said[silent:]] == [True] * warned
     assert scheduler.phase == "warmup"
 
 
-def test_the_table_of_what_was_tried_is_read() -> None:
-    assert len(tried()) > 40
-
-
-def test_second_moments_are_known_by_the_options_of_a_class_never_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "_said", set())
-
+def test_second_moments_are_known_by_the_options_of_a_class_never_heard_of() -> None:
     class Unheard(torch.optim.Optimizer):
         pass
 
@@ -257,17 +204,22 @@ def test_second_moments_are_known_by_the_options_of_a_class_never_heard_of(monke
             assert geometry_of(Unheard(W, options)) == resolve(taken)
 
 
-def test_an_unknown_optimizer_takes_the_frobenius_geometry_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "_said", set())
-    with pytest.warns(UserWarning, match="geometry of SGD is not known: its steps are taken as frobenius geometry"):
-        assert geometry_of(torch.optim.SGD(W)) == Frobenius()
+@pytest.mark.parametrize(
+    ("cls", "says", "geometry"),
+    [
+        (torch.optim.RMSprop, "RMSprop is no norm-constrained optimizer", Sign()),
+        (torch.optim.SGD, "geometry of SGD is not known: its steps are taken as frobenius geometry", Frobenius()),
+    ],
+)
+def test_any_other_takes_a_geometry_and_it_is_said_once(cls: type, says: str, geometry: Any) -> None:
+    with pytest.warns(UserWarning, match=says):
+        assert geometry_of(cls(W)) == geometry
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        geometry_of(torch.optim.SGD(W))
+        geometry_of(cls(W))
 
 
-def test_of_several_the_norm_constrained_comes_first_and_then_adams_kin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "_said", set())
+def test_of_several_the_norm_constrained_comes_first_and_then_adams_kin() -> None:
     a, b = nn.Parameter(torch.zeros(4, 6)), nn.Parameter(torch.zeros(5, 7))
     assert geometry_of(Together(torch.optim.SGD([a]), torch.optim.AdamW([b]), Muon([nn.Parameter(a.clone())]))) == (
         Spectral(method="polar-express")
@@ -290,11 +242,12 @@ def test_kappa_is_over_all_matrices_at_radius_one() -> None:
     assert kappa_of(opt, Spectral(radius=2.0)) == 4 * (4 + 4 + 15)
     with pytest.raises(ValueError, match="at least one trained tensor"):
         kappa_of(SignSGD([nn.Parameter(torch.zeros(3))]), Sign())
-
-
-def test_frozen_matrices_do_not_count() -> None:
     frozen, trained = nn.Parameter(torch.zeros(4, 6), requires_grad=False), nn.Parameter(torch.zeros(2, 3))
     assert kappa_of(torch.optim.Muon([frozen, trained]), Spectral()) == 2
+    # Fused queries, keys and values count as three matrices, the embedding as one.
+    model = nn.ModuleDict({"qkv": nn.Linear(8, 24), "out": nn.Linear(8, 8), "embedding": nn.Embedding(101, 8)})
+    opt = Muon.from_model(model, blocks={"qkv": 3})
+    assert kappa_of(opt, geometry_of(opt)) == 3 * 8 + 8 + 8
 
 
 def test_a_geometry_of_ones_own_with_its_own_arguments() -> None:
@@ -305,13 +258,6 @@ def test_a_geometry_of_ones_own_with_its_own_arguments() -> None:
     opt = LMO(W, geometry=Weighted(2.0))
     assert geometry_of(opt).radius == 1.0
     assert kappa_of(opt, geometry_of(opt)) == 24
-
-
-def test_the_layout_of_the_first_group_is_its_own() -> None:
-    """Fused queries, keys and values count as three matrices, the embedding as one."""
-    model = nn.ModuleDict({"qkv": nn.Linear(8, 24), "out": nn.Linear(8, 8), "embedding": nn.Embedding(101, 8)})
-    opt = Muon.from_model(model, blocks={"qkv": 3})
-    assert kappa_of(opt, geometry_of(opt)) == 3 * 8 + 8 + 8
 
 
 def test_a_geometry_of_ones_own_need_not_be_a_dataclass() -> None:

@@ -1,6 +1,9 @@
 """Where each tensor of real models goes."""
 
+import copy
 import warnings
+from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -30,6 +33,115 @@ def names(part: list[tuple[str, nn.Parameter]]) -> set[str]:
     return {name for name, _ in part}
 
 
+class Held(nn.Module):
+    """Modules and tensors by name."""
+
+    def __init__(self, **held: nn.Module | torch.Tensor) -> None:
+        super().__init__()
+        for name, one in held.items():
+            setattr(self, name, nn.Parameter(one) if isinstance(one, torch.Tensor) else one)
+
+
+class Holder(Held):
+    """Two hidden layers, and what is given."""
+
+    def __init__(self, **held: nn.Module) -> None:
+        super().__init__(body=nn.Linear(4, 6), more=nn.Linear(6, 6), **held)
+
+
+class ParallelEmbedding(nn.Module):
+    """As a tensor-parallel library's: no `nn.Embedding`, and its weight has the name of any layer's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(50, 8))
+
+
+def quantised() -> nn.Module:
+    model = chain(4, 4, 4, 4)
+    model[0].weight = nn.Parameter(torch.zeros(4, 4, dtype=torch.uint8), requires_grad=False)
+    return model
+
+
+def chain(*sizes: int) -> nn.Sequential:
+    return nn.Sequential(*(nn.Linear(*pair, bias=False) for pair in pairwise(sizes)))
+
+
+def named(ask: str, kind: type) -> nn.Module:
+    model = Holder(several=several(kind, deep=True))
+    setattr(model, ask, lambda: model.several)
+    return model
+
+
+def convolved(name: str, kind: type) -> nn.Module:
+    heads = [nn.Conv2d(6, 2, 1), nn.Sequential(nn.Conv2d(6, 6, 3), nn.ReLU(), nn.Conv2d(6, 3, 1)), nn.Linear(6, 4)]
+    return Holder(**{name: kind(heads if kind is nn.ModuleList else dict(zip("abc", heads, strict=True)))})
+
+
+class Mixed(Held):
+    """A layer of each kind, and tensors outside any."""
+
+    def __init__(self) -> None:
+        tokens = {"pos_embed": torch.zeros(1, 4, 8), "cls_token": torch.zeros(1, 1, 8)}
+        tables = {"relative_position_bias_table": torch.zeros(9, 2), "experts": torch.zeros(3, 8, 8)}
+        layers = {"attn": nn.MultiheadAttention(8, 2), "patch": nn.Conv2d(3, 8, 2), "norm": nn.LayerNorm(8)}
+        super().__init__(**tokens, **tables, **layers, head=nn.Linear(8, 5))
+
+
+def bare(**held: torch.Tensor) -> nn.Module:
+    return Held(**held, mix=nn.Conv2d(6, 6, 1, bias=False))
+
+
+two_outputs = nn.ModuleDict({"output": nn.Linear(4, 4, bias=False)})
+# A model, and the names of some roles; all others' are left open.
+ROLES: list[tuple[Callable[[], nn.Module], dict[str, str]]] = [
+    (Mixed, {"embeddings": "pos_embed cls_token relative_position_bias_table", "stacks": "experts",
+             "matrices": "attn.in_proj_weight attn.out_proj.weight patch.weight", "heads": "head.weight"}),
+    (quantised, {"matrices": "1.weight", "heads": "2.weight"}),
+    (lambda: bare(layer_scale=torch.ones(6, 1, 1), temperature=torch.ones(1, 6, 1), summary=torch.zeros(1, 4, 6)),
+     {"vectors": "layer_scale temperature", "embeddings": "summary", "matrices": "mix.weight", "stacks": ""}),
+    (lambda: Held(token_mixing=torch.zeros(4, 4), compose=torch.zeros(4, 4), score=nn.Linear(4, 1, bias=False),
+                  blocks=nn.ModuleList([copy.deepcopy(two_outputs), two_outputs])),
+     {"matrices": "token_mixing compose blocks.0.output.weight blocks.1.output.weight", "vectors": "score.weight"}),
+    (lambda: Held(block=two_outputs, head=nn.Linear(4, 5)),
+     {"heads": "head.weight", "matrices": "block.output.weight"}),
+    (lambda: nn.Sequential(nn.Linear(4, 6), nn.LayerNorm([2, 3, 6]), nn.RMSNorm([3, 6]), nn.Linear(6, 2)),
+     {"vectors": "0.bias 1.weight 1.bias 2.weight 3.bias", "stacks": "", "embeddings": ""}),
+    (lambda: Holder(extras=tensors(["pos_embed", "mix"])),
+     {"embeddings": "extras.pos_embed", "matrices": "extras.mix body.weight more.weight"}),
+    (lambda: Held(tok=ParallelEmbedding(), body=nn.Linear(8, 8)),
+     {"embeddings": "tok.weight", "matrices": "body.weight"}),
+    # The output of a chain, a wrapper and a classifier.
+    (lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2), nn.LogSoftmax(-1)),
+     {"heads": "3.weight"}),
+    (lambda: nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.ReLU(), *chain(8, 8, 2))), {"heads": "1.2.weight"}),
+    (lambda: Held(net=chain(4, 8, 2)), {"heads": "net.1.weight"}),
+    (lambda: Held(body=nn.Linear(4, 8), fc=nn.Linear(8, 2)), {"heads": "fc.weight"}),
+    (lambda: Held(a=nn.Conv2d(3, 8, 3), classifier=chain(8, 8, 2)), {"heads": "classifier.1.weight"}),
+    (lambda: Held(a=nn.Conv2d(3, 8, 3), classifier=nn.Sequential(nn.Conv2d(8, 2, 1), nn.ReLU())),
+     {"heads": "classifier.0.weight"}),
+    (lambda: nn.Linear(4, 4), {"heads": ""}),
+    (lambda: nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4)), {"heads": ""}),
+    (lambda: nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 4)), {"heads": ""}),
+    (lambda: nn.Sequential(nn.LSTM(8, 8), nn.Linear(8, 4)), {"heads": "1.weight"}),
+    (lambda: Held(layers=nn.ModuleList(chain(4, 4, 4))), {"heads": ""}),
+    # Hidden layers in a list are no heads, unless it has the name of one.
+    (lambda: Holder(fcs=nn.ModuleList(chain(6, 6, 6, 2))), {"heads": ""}),
+    (lambda: Holder(layers=nn.ModuleList(chain(6, 6, 6, 2))), {"heads": ""}),
+    (lambda: Holder(fc=nn.ModuleList(chain(6, 6, 6, 2))), {"heads": "fc.2.weight"}),
+]  # fmt: skip
+
+
+@each(("make", "roles"), ROLES)
+def test_the_roles_of_a_models_tensors(make: Callable[[], nn.Module], roles: dict[str, str]) -> None:
+    parts = partition(make())
+    assert {role: names(getattr(parts, role)) for role in roles} == {
+        role: {*said.split()} for role, said in roles.items()
+    }
+    assert not partition(make(), heads=[]).heads
+    assert not names(partition(make(), heads=["weight$"]).matrices) & names(parts.heads)
+
+
 @each("tied", [True, False])
 def test_llama(tied: bool) -> None:
     model = llama(tied)
@@ -43,6 +155,8 @@ def test_llama(tied: bool) -> None:
 
 
 def test_weight_decay_is_on_linear_layers_alone() -> None:
+    group = next(g for g in Muon.from_model(llama(tied=False)).param_groups if g["role"] == "output heads")
+    assert (group["algorithm"], group["weight_decay"]) == ("adamw", 0.1)
     for optimizer in (Muon, Lion):
         opt = optimizer.from_model(llama(tied=True), lr=1e-3, weight_decay=0.1)
         decayed = {n for g in opt.param_groups if g["weight_decay"] for n in g["param_names"]}
@@ -51,32 +165,6 @@ def test_weight_decay_is_on_linear_layers_alone() -> None:
         assert len(decayed) == 14
         assert "model.embed_tokens.weight" in spared
         assert sum("norm" in name for name in spared) == 5
-
-
-def test_untied_head_decays_under_adamw() -> None:
-    group = next(g for g in Muon.from_model(llama(tied=False)).param_groups if g["role"] == "output heads")
-    assert group["algorithm"] == "adamw"
-    assert group["weight_decay"] == 0.1
-
-
-def test_tensors_outside_layers() -> None:
-    class Vision(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.pos_embed = nn.Parameter(torch.zeros(1, 4, 8))
-            self.cls_token = nn.Parameter(torch.zeros(1, 1, 8))
-            self.relative_position_bias_table = nn.Parameter(torch.zeros(9, 2))
-            self.experts = nn.Parameter(torch.zeros(3, 8, 8))
-            self.attn = nn.MultiheadAttention(8, 2)
-            self.patch = nn.Conv2d(3, 8, 2)
-            self.norm = nn.LayerNorm(8)
-            self.head = nn.Linear(8, 5)
-
-    parts = partition(Vision())
-    assert names(parts.embeddings) == {"pos_embed", "cls_token", "relative_position_bias_table"}
-    assert names(parts.stacks) == {"experts"}
-    assert names(parts.matrices) == {"attn.in_proj_weight", "attn.out_proj.weight", "patch.weight"}
-    assert names(parts.heads) == {"head.weight"}
 
 
 def test_a_tensor_frozen_at_first_is_trained_once_it_thaws() -> None:
@@ -100,13 +188,6 @@ def test_a_model_with_nothing_to_train_is_refused() -> None:
         partition(nn.Linear(3, 3).requires_grad_(False))
 
 
-def test_quantised_weights_are_left_to_their_library() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
-    model[0].weight = nn.Parameter(torch.zeros(4, 4, dtype=torch.uint8), requires_grad=False)
-    parts = partition(model)
-    assert names(parts.matrices) == {"1.weight"}
-
-
 def test_weight_normed_kernels_are_matrices_and_their_scales_vectors() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the older of the two is deprecated, and in use
@@ -120,50 +201,6 @@ def test_weight_normed_kernels_are_matrices_and_their_scales_vectors() -> None:
         assert not parts.stacks
         opt = Muon.from_model(model, heads=[])
         assert kappa_of(opt, geometry_of(opt)) == 192 + 8 + 1  # the linear layer's column counts
-
-
-def test_scales_by_channel_are_vectors_and_what_a_batch_shares_is_looked_up() -> None:
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer_scale = nn.Parameter(torch.ones(6, 1, 1))
-            self.temperature = nn.Parameter(torch.ones(1, 6, 1))
-            self.summary = nn.Parameter(torch.zeros(1, 4, 6))
-            self.mix = nn.Conv2d(6, 6, 1)
-
-    opt = Muon.from_model(Scaled(), lr=0.1)
-    parts = partition(Scaled())
-    assert names(parts.vectors) == {"layer_scale", "temperature", "mix.bias"}
-    assert names(parts.embeddings) == {"summary"}
-    assert [group["weight_decay"] for group in opt.param_groups] == [0.1, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("model", "head"),
-    [
-        (nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2), nn.LogSoftmax(-1)), "3.weight"),
-        (nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 2))), "1.2.weight"),
-        (nn.ModuleDict({"net": nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))}), "net.1.weight"),
-        (nn.ModuleDict({"body": nn.Linear(4, 8), "fc": nn.Linear(8, 2)}), "fc.weight"),
-        (
-            nn.ModuleDict({"a": nn.Conv2d(3, 8, 3), "classifier": nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))}),
-            "classifier.1.weight",
-        ),
-        (
-            nn.ModuleDict({"a": nn.Conv2d(3, 8, 3), "classifier": nn.Sequential(nn.Conv2d(8, 2, 1), nn.ReLU())}),
-            "classifier.0.weight",
-        ),
-        (nn.Linear(4, 4), None),
-        (nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4)), None),
-        (nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])}), None),
-    ],
-    ids=lambda x: "" if isinstance(x, nn.Module) else str(x),
-)
-def test_the_output_layer_of_a_chain_a_wrapper_and_a_classifier(model: nn.Module, head: str | None) -> None:
-    parts = partition(model)
-    assert names(parts.heads) == ({head} if head else set())
-    assert not partition(model, heads=[]).heads
-    assert names(partition(model, heads=[r"weight$"]).matrices) == set()
 
 
 def test_gpt2s_layers_are_known_to_be_kept_as_in_out() -> None:
@@ -181,11 +218,6 @@ def test_gpt2s_layers_are_known_to_be_kept_as_in_out() -> None:
     fused = layer.attn.c_attn.weight.detach() - before["transformer.h.0.attn.c_attn.weight"]
     for block in fused.split(8, dim=1):
         torch.testing.assert_close(block.T @ block, torch.eye(8), atol=1e-4, rtol=0)
-    # "original" is √(out/in) where there are more outputs than inputs, and 1 where there are fewer.
-    up = layer.mlp.c_fc.weight.detach() - before["transformer.h.0.mlp.c_fc.weight"]
-    down = layer.mlp.c_proj.weight.detach() - before["transformer.h.0.mlp.c_proj.weight"]
-    torch.testing.assert_close(torch.linalg.svdvals(up), torch.full((8,), 2.0), atol=1e-4, rtol=0)
-    torch.testing.assert_close(torch.linalg.svdvals(down), torch.ones(8), atol=1e-4, rtol=0)
 
 
 @each("method", ["svd", "newton-schulz", "polar-express"])
@@ -213,32 +245,6 @@ def test_muon_says_when_there_is_no_matrix() -> None:
         Muon.from_model(nn.Embedding(3, 3))
 
 
-def test_names_that_only_look_alike_are_matrices() -> None:
-    class Odd(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.token_mixing = nn.Parameter(torch.zeros(4, 4))
-            self.compose = nn.Parameter(torch.zeros(4, 4))
-            self.blocks = nn.ModuleList(nn.ModuleDict({"output": nn.Linear(4, 4)}) for _ in range(2))
-            self.score = nn.Linear(4, 1, bias=False)
-
-    parts = partition(Odd())
-    assert names(parts.matrices) == {"token_mixing", "compose", "blocks.0.output.weight", "blocks.1.output.weight"}
-    assert names(parts.vectors) == {"blocks.0.output.bias", "blocks.1.output.bias", "score.weight"}
-
-
-def test_the_outermost_head_is_the_head() -> None:
-    class Nested(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.block = nn.ModuleDict({"output": nn.Linear(4, 4)})
-            self.head = nn.Linear(4, 5)
-
-    parts = partition(Nested())
-    assert names(parts.heads) == {"head.weight"}
-    assert names(parts.matrices) == {"block.output.weight"}
-
-
 def test_a_lazy_layer_is_not_sorted_before_it_has_a_shape() -> None:
     model = nn.Sequential(nn.Linear(4, 6), nn.LazyLinear(8), nn.Linear(8, 2))
     with pytest.raises(ValueError, match=r"1.weight has no shape yet: call the model on a batch"):
@@ -254,31 +260,9 @@ def test_a_pattern_that_matches_nothing_is_named() -> None:
     with pytest.raises(ValueError, match="heads: 'lm_haed' matches none"):
         partition(model, heads=["lm_haed"])
     assert partition(model, heads=["lm_head"]).heads == []  # tied, so that it is the embedding
-
-
-def test_the_weights_of_a_norm_are_vectors_whatever_their_shape() -> None:
-    model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm([2, 3, 6]), nn.RMSNorm([3, 6]), nn.Linear(6, 2))
-    parts = partition(model)
-    assert names(parts.vectors) == {"0.bias", "1.weight", "1.bias", "2.weight", "3.bias"}
-    assert parts.stacks == parts.embeddings == []
-
-
-def test_one_pattern_of_a_head_may_be_given_alone() -> None:
-    model = nn.ModuleDict({"conv": nn.Linear(4, 4), "body": nn.Linear(4, 4), "fc": nn.Linear(4, 2)})
-    assert names(partition(model, heads="fc").heads) == {"fc.weight"}
+    assert names(partition(llama(tied=False), heads="lm_head").heads) == {"lm_head.weight"}
     with pytest.raises(ValueError, match="blocks maps patterns to numbers of blocks"):
         Muon.from_model(model, blocks=3)
-
-
-class Holder(nn.Module):
-    """A hidden layer, and what is given under a name."""
-
-    def __init__(self, **held: nn.Module) -> None:
-        super().__init__()
-        self.body = nn.Linear(4, 6)
-        self.more = nn.Linear(6, 6)
-        for name, one in held.items():
-            self.add_module(name, one)
 
 
 def tensors(keys: list[str] | None, inside: bool = False) -> nn.Module:
@@ -304,13 +288,6 @@ def test_a_tensor_in_a_container_goes_by_its_name(role: str, container: str, key
     inner = f"{container}.0" if inside else container
     found = {name for name in names(getattr(parts, role)) if name.startswith(container)}
     assert found == {f"{inner}.{key}" for key in keys or ["0", "1"]}
-
-
-def test_a_tensors_own_key_counts_beside_its_containers_name() -> None:
-    held = tensors(["pos_embed", "mix"])
-    parts = partition(Holder(extras=held), heads=[])
-    assert "extras.pos_embed" in names(parts.embeddings)
-    assert "extras.mix" in names(parts.matrices)
 
 
 def several(kind: type, deep: bool) -> nn.Module:
@@ -365,10 +342,9 @@ def test_every_head_is_a_head_beside_others(
 
 
 @each("kind", [nn.ModuleList, nn.ModuleDict])
-@each("name", ["heads", "classifiers", "task_heads"])
-def test_heads_of_several_tasks_may_be_convolutions(kind: type, name: str) -> None:
-    heads = [nn.Conv2d(6, 2, 1), nn.Sequential(nn.Conv2d(6, 6, 3), nn.ReLU(), nn.Conv2d(6, 3, 1)), nn.Linear(6, 4)]
-    model = Holder(**{name: kind(heads if kind is nn.ModuleList else dict(zip("abc", heads, strict=True)))})
+@each("name", ["heads", "classifiers", "task_heads", "get_classifier", "get_output_embeddings"])
+def test_heads_of_several_tasks_may_be_convolutions_or_what_a_model_names(kind: type, name: str) -> None:
+    model = named(name, kind) if name.startswith("get") else convolved(name, kind)
     assert sorted(p.shape[0] for _, p in partition(model).heads) == [2, 3, 4]
 
 
@@ -384,39 +360,3 @@ def test_heads_in_every_block_or_of_attention_are_hidden_layers(kind: type, name
     if single:
         model["classifier"] = nn.Linear(6, 2)
     assert names(partition(model).heads) == ({"classifier.weight"} if single else set())
-
-
-@each("ask", ["get_classifier", "get_output_embeddings"])
-@each("kind", [nn.ModuleList, nn.ModuleDict])
-def test_every_head_that_a_model_names_is_a_head(ask: str, kind: type) -> None:
-    model = Holder(several=several(kind, deep=True))
-    setattr(model, ask, lambda: model.several)
-    assert sorted(p.shape[0] for _, p in partition(model).heads) == [2, 3, 4]
-
-
-def test_hidden_layers_in_a_list_are_not_heads() -> None:
-    chain = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2)])
-    for name in ("fcs", "layers"):
-        assert not partition(Holder(**{name: chain})).heads
-    assert names(partition(Holder(fc=chain)).heads) == {"fc.2.weight"}
-
-
-class ParallelEmbedding(nn.Module):
-    """As a tensor-parallel library's: no `nn.Embedding`, and its weight has the name of any layer's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(50, 8))
-
-
-def test_an_embedding_of_another_library_is_one_by_the_name_of_its_class() -> None:
-    parts = partition(nn.ModuleDict({"tok": ParallelEmbedding(), "body": nn.Linear(8, 8)}))
-    assert names(parts.embeddings) == {"tok.weight"}
-    assert names(parts.matrices) == {"body.weight"}
-
-
-@pytest.mark.parametrize(
-    ("before", "heads"), [(nn.LSTM(8, 8), {"1.weight"}), (nn.Embedding(9, 8), set()), (nn.LayerNorm(8), set())]
-)
-def test_the_last_layer_of_a_sequence_is_the_output_if_it_follows_one(before: nn.Module, heads: set[str]) -> None:
-    assert names(partition(nn.Sequential(before, nn.Linear(8, 4))).heads) == heads

@@ -10,7 +10,7 @@ from torch import nn
 
 from autowarm.optim import partition
 from tests.cases import each
-from tests.optim.known.test_partition import Holder, llama, names
+from tests.optim.known.test_partition import Held, Holder, llama, names
 
 
 class Bytes(nn.Module):
@@ -65,13 +65,6 @@ MODELS: dict[str, Callable[[], dict[str, nn.Module]]] = {
     "queries and keys": lambda: {"encoder_q": Classifier(), "encoder_k": frozen(Classifier())},
     "an ensemble": lambda: {"a": Classifier(), "b": Classifier(), "c": Classifier()},
 }
-
-
-class Held(nn.Module):
-    def __init__(self, **held: nn.Module) -> None:
-        super().__init__()
-        for name, one in held.items():
-            self.add_module(name, one)
 
 
 HOLDERS: dict[str, Callable[..., nn.Module]] = {

@@ -202,44 +202,46 @@ def shards(mesh):
 CHAINS = {"nested": ([0, 1], [0, 1, 2, 3]), "chain": ([0, 1], [1, 2], [2, 3]), "grid": ([0, 1], [2, 3], [0, 2], [1, 3])}
 
 
-def overlapping(groups, spoilt, where):
-    """Steps of tensors of which each group of ranks has one; the second gradient of one rank is not finite."""
-    rank = dist.get_rank()
+def of_groups(groups):
+    """A tensor for each group that this rank is in, which its ranks hold."""
     meshes = [DeviceMesh("cpu", group) for group in groups]
-    params = [
+    return [
         (f"{i}", nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [Replicate()])))
         for i, (mesh, group) in enumerate(zip(meshes, groups, strict=True))
-        if rank in group
+        if dist.get_rank() in group
     ]
+
+
+def outcome(optimizer, params):
+    return optimizer.skipped_updates, [p.to_local().detach().clone() for _, p in params]
+
+
+def overlapping(groups, spoilt, where):
+    """Steps of tensors of which each group of ranks has one; the second gradient of one rank is not finite."""
+    params = of_groups(groups)
     with on(where):
         optimizer = Muon(params, lr=0.1, dtype=torch.float32)
         for seed in range(3):
             for _, p in params:
                 p.grad = distribute_tensor(torch.ones(4, 4) + seed * torch.eye(4), p.device_mesh, [Replicate()])
-            if seed == 1 and rank == spoilt:
+            if seed == 1 and dist.get_rank() == spoilt:
                 not_finite(params[0][1])
             optimizer.step()
-        return optimizer.skipped_updates, [p.to_local().detach().clone() for _, p in params]
+        return outcome(optimizer, params)
 
 
 def outlier(groups, where):
     """The same steps, where the gradient of rank 3 is far larger than those before, once."""
-    rank = dist.get_rank()
-    meshes = [DeviceMesh("cpu", group) for group in groups]
-    params = [
-        nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [Replicate()]))
-        for mesh, group in zip(meshes, groups, strict=True)
-        if rank in group
-    ]
+    params = of_groups(groups)
     with on(where):
         optimizer = Lion(params, lr=0.1, skip_outliers=6.0)
         for seed in range(72):
-            size = 100.0 if seed == 70 and rank == 3 else 1.0
-            for p in params:
+            size = 100.0 if seed == 70 and dist.get_rank() == 3 else 1.0
+            for _, p in params:
                 g = torch.randn(4, 4, generator=torch.Generator().manual_seed(seed)) * size
                 p.grad = distribute_tensor(g, p.device_mesh, [Replicate()], src_data_rank=None)
             optimizer.step()
-        return optimizer.skipped_updates, [p.to_local().detach().clone() for p in params]
+        return outcome(optimizer, params)
 
 
 def uneven(steps):

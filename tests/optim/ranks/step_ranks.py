@@ -1,6 +1,7 @@
 """Ranks of test_distributed.py: steps of 2 and of 4 against those of one process, and how often an oracle is asked."""
 
 import copy
+import functools
 import math
 import os
 import pickle
@@ -76,6 +77,7 @@ def train(model, optimizer, put, spoilt=False):
     return model
 
 
+@functools.cache
 def alone(name, spoilt=False):
     model = Net()
     return train(model, MAKERS[name](model), lambda p, g: g, spoilt)
@@ -139,87 +141,69 @@ def tensor_parallel(model, mesh):
     return fully_shard(model, mesh=mesh["data"])
 
 
-def on_a_grid():
-    """By (how, name), as in `both_ways`: steps of tensors that are sharded over both dimensions of a mesh."""
-    grid, found = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("data", "tensor")), {}
-
-    def put(p, g):
-        """The gradient, cut as its parameter is: by strides last, which `distribute_tensor` cannot do."""
-        mesh, part = p.device_mesh, g
-        for axis in sorted(range(mesh.ndim), key=lambda axis: hasattr(p.placements[axis], "split_factor")):
-            if not p.placements[axis].is_replicate():
-                dim, rank = p.placements[axis].dim, mesh.get_local_rank(axis)
-                parts = part.chunk(mesh.size(axis), dim)
-                part = parts[rank] if rank < len(parts) else part.narrow(dim, 0, 0)
-        assert part.shape == p.to_local().shape
-        return DTensor.from_local(part.contiguous(), mesh, p.placements, shape=g.shape, stride=g.stride())
-
-    for shard in (blocks, twice, tensor_parallel):
-        for name in MAKERS:
-            model = shard(Net(), grid)
-            with counted() as count:
-                train(model, MAKERS[name](model), put)
-            found[shard.__name__, name] = worst(model, alone(name)), count
-        model = shard(Net(), grid)
-        train(model, MAKERS["muon"](model), put, spoilt=True)
-        found[f"{shard.__name__}, spoilt", "muon"] = worst(model, alone("muon", spoilt=True)), []
-        with one_tensor_a_round():
-            model = shard(Net(), grid)
-            train(model, MAKERS["muon"](model), put)
-        found[f"{shard.__name__}, in rounds", "muon"] = worst(model, alone("muon")), []
-    return found
+def put(p, g):
+    """The gradient, cut as its parameter is: by strides last, which `distribute_tensor` cannot do."""
+    if not isinstance(p, DTensor):
+        return g
+    mesh, part = p.device_mesh, g
+    for axis in sorted(range(mesh.ndim), key=lambda axis: hasattr(p.placements[axis], "split_factor")):
+        if not p.placements[axis].is_replicate():
+            dim, rank = p.placements[axis].dim, mesh.get_local_rank(axis)
+            parts = part.chunk(mesh.size(axis), dim)
+            part = parts[rank] if rank < len(parts) else part.narrow(dim, 0, 0)
+    assert part.shape == p.to_local().shape
+    return DTensor.from_local(part.contiguous(), mesh, p.placements, shape=g.shape, stride=g.stride())
 
 
-def both_ways(ranks, mesh):
-    """By (how, name): the largest deviation from one process, and the matrices whose oracle this rank asked."""
+def copied(name, ranks):
+    model = Net()
+    return model, MAKERS[name](model, process_group=ranks)
+
+
+def cut_by(shard):
+    def made(name, mesh):
+        model = shard(Net(), mesh=mesh)
+        return model, MAKERS[name](model)
+
+    return made
+
+
+def stepped(make, name, ranks, spoilt=False):
+    """The largest deviation from one process, and the matrices whose oracle this rank asked."""
+    model, optimizer = make(name, ranks)
+    with counted() as count:
+        train(model, optimizer, put, spoilt)
+    return worst(model, alone(name, spoilt)), count
+
+
+def every_way(ranks, mesh):
+    """By (how, name): the result of `stepped`."""
     warnings.simplefilter("ignore")  # of gradients that are not finite
+    ways = {"ddp": (copied, REPLICATED, ranks), "fsdp": (cut_by(fully_shard), MAKERS, mesh)}
+    if mesh.size() == 4:
+        copies = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("copies", "shards"))
+        grid = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("data", "tensor"))
+        ways["hsdp"] = (cut_by(fully_shard), MAKERS, copies)
+        ways |= {shard.__name__: (cut_by(shard), MAKERS, grid) for shard in (blocks, twice, tensor_parallel)}
     found = {}
-    for name in REPLICATED:
-        model = Net()
-        with counted() as count:
-            train(model, MAKERS[name](model, process_group=ranks), lambda p, g: g)
-        found["ddp", name] = worst(model, alone(name)), count
-    for name in MAKERS:
-        model = fully_shard(Net(), mesh=mesh)
-        with counted() as count:
-            train(model, MAKERS[name](model), lambda p, g: distribute_tensor(g, mesh, p.placements))
-        found["fsdp", name] = worst(model, alone(name)), count
-    with one_tensor_a_round():
-        model = Net()
-        train(model, MAKERS["muon"](model, process_group=ranks), lambda p, g: g)
-        found["ddp, in rounds", "muon"] = worst(model, alone("muon")), []
-        model = fully_shard(Net(), mesh=mesh)
-        train(model, MAKERS["muon"](model), lambda p, g: distribute_tensor(g, mesh, p.placements))
-        found["fsdp, in rounds", "muon"] = worst(model, alone("muon")), []
+    for how, (make, names, where) in ways.items():
+        for name in names:
+            found[how, name] = stepped(make, name, where)
+        for name in names if how in ("ddp", "fsdp") else ["muon"]:
+            found[f"{how}, spoilt", name] = stepped(make, name, where, spoilt=True)
+        with one_tensor_a_round():
+            found[f"{how}, in rounds", "muon"] = stepped(make, "muon", where)
     with mock.patch.dict(plan._PART_BYTES, cpu=200):  # a few tensors at a time
         for name in SUMMED:
-            model = fully_shard(Net(), mesh=mesh)
-            train(model, MAKERS[name](model), lambda p, g: distribute_tensor(g, mesh, p.placements))
-            found["fsdp, in parts", name] = worst(model, alone(name)), []
+            found["fsdp, in parts", name] = stepped(cut_by(fully_shard), name, mesh)
     # A single tensor, so that the other ranks have nothing to compute.
     torch.manual_seed(0)
     whole = nn.Linear(8, 6, bias=False, dtype=torch.bfloat16)
     model = fully_shard(copy.deepcopy(whole), mesh=mesh)
     make = lambda m: LMO(m.parameters(), lr=0.1, geometry=InSinglePrecision())  # noqa: E731
     train(whole, make(whole), lambda p, g: g.bfloat16())
-    train(model, make(model), lambda p, g: distribute_tensor(g.bfloat16(), mesh, p.placements))
+    train(model, make(model), lambda p, g: put(p, g.bfloat16()))
     found["fsdp, in single precision", "own"] = worst(model, whole), []
-    if mesh.size() == 4:
-        grid = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("copies", "shards"))
-        for name in MAKERS:
-            model = fully_shard(Net(), mesh=grid)
-            with counted() as count:
-                train(model, MAKERS[name](model), lambda p, g: distribute_tensor(g, grid, p.placements))
-            found["hsdp", name] = worst(model, alone(name)), count
-        found |= on_a_grid()
-    for name in REPLICATED:
-        model = Net()
-        train(model, MAKERS[name](model, process_group=ranks), lambda p, g: g, spoilt=True)
-        found["ddp, spoilt", name] = worst(model, alone(name, spoilt=True)), []
-    for name in MAKERS:
-        model = fully_shard(Net(), mesh=mesh)
-        train(model, MAKERS[name](model), lambda p, g: distribute_tensor(g, mesh, p.placements), spoilt=True)
-        found["fsdp, spoilt", name] = worst(model, alone(name, spoilt=True)), []
     return found
 
 
@@ -274,7 +258,7 @@ def main(folder):
         mesh = DeviceMesh("cpu", list(range(size)))
         if rank < size:
             gathered = [None] * size
-            found = both_ways(ranks, mesh) | {"fsdp1": under_fsdp1(ranks)}
+            found = every_way(ranks, mesh) | {"fsdp1": under_fsdp1(ranks)}
             dist.all_gather_object(gathered, found, group=ranks)
             if rank == 0:
                 (folder / f"{size}.pickle").write_bytes(pickle.dumps(gathered))

@@ -71,68 +71,6 @@ def test_fast_ways_equal_the_reference(geometry, decay, tensor_lr, monkeypatch):
     torch.testing.assert_close(xs, expected)
 
 
-@pytest.mark.parametrize("nesterov", [True, False])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_neither_gradients_nor_momenta_are_overwritten(momentum, nesterov):
-    """A sign may be taken in place only of what is made for it."""
-    p = nn.Parameter(torch.zeros(4))
-    opt = LMO([p], lr=0.1, geometry="sign", momentum=momentum, nesterov=nesterov)
-    expected = torch.zeros(4)
-    for seed in range(3):
-        (gradient,) = (g.float() for g in draw([(4,)], seed))
-        p.grad = gradient.clone()
-        expected = expected.lerp(gradient, 1 - momentum)
-        opt.step()
-        assert torch.equal(p.grad, gradient)
-        if momentum:
-            torch.testing.assert_close(opt.state[p]["momentum_buffer"], expected)
-
-
-@pytest.mark.parametrize("method", ["newton-schulz", "polar-express"])
-def test_stacks_and_blocks_step_matrix_by_matrix(method):
-    (experts,), (direction,) = draw([(3, 8, 6)], 0), draw([(3, 8, 6)], 1)
-    each = fast(
-        Spectral("original", method=method, dtype=torch.float64),
-        [m for e in experts for m in e.split(4)],
-        [m for e in direction for m in e.split(4)],
-        0.1,
-    )
-    geometry = Spectral("original", stacked=True, blocks=2, method=method, dtype=torch.float64)
-    (stack,) = fast(geometry, [experts], [direction], 0.1)
-    torch.testing.assert_close(stack, torch.cat(each).reshape(3, 8, 6))
-
-
-def test_a_kernel_in_channels_last_order_steps_like_any_other():
-    weight, grad = draw([(4, 3, 2, 2)], 0)[0].float(), draw([(4, 3, 2, 2)], 1)[0].float()
-    moved = []
-    for layout in (torch.contiguous_format, torch.channels_last):
-        p = nn.Parameter(weight.clone().to(memory_format=layout))
-        p.grad = grad.clone().to(memory_format=layout)
-        Muon([p], lr=0.1, dtype=torch.float32).step()
-        moved.append(p.detach())
-    torch.testing.assert_close(moved[0], moved[1].contiguous())
-
-
-@pytest.mark.parametrize("nesterov", [True, False])
-@pytest.mark.parametrize("adjust", ["original", "match_rms_adamw"])
-def test_newton_schulz_equals_pytorchs_muon(nesterov, adjust):
-    shapes = [(32, 32), (16, 48), (48, 16), (16, 48)]
-    ours = [nn.Parameter(x.float()) for x in draw(shapes, 0)]
-    theirs = [nn.Parameter(x.float()) for x in draw(shapes, 0)]
-    options = {"lr": 0.02, "weight_decay": 0.1, "momentum": 0.9, "nesterov": nesterov}
-    a = Muon(ours, radius=adjust, method="newton-schulz", steps=5, dtype=torch.bfloat16, **options)
-    b = torch.optim.Muon(theirs, adjust_lr_fn=adjust, **options)
-    for seed in range(1, 4):
-        for p, q, g in zip(ours, theirs, draw(shapes, seed), strict=True):
-            p.grad, q.grad = g.float(), g.float()
-        before = [p.detach().clone() for p in theirs]
-        a.step()
-        b.step()
-        for p, q, was in zip(ours, theirs, before, strict=True):
-            assert (p - q).norm() < 0.05 * (q - was).norm()
-            p.data.copy_(q.data)
-
-
 def peak_bytes(step):
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
@@ -171,20 +109,6 @@ def test_elementwise_steps_need_a_part_of_memory_only(cls):
     assert peak_bytes(opt.step) < 2 * planning._PART_BYTES["cpu"]
 
 
-def test_a_subclass_with_its_own_oracle_is_asked():
-    class Halved(Sign):
-        def _lmo(self, g):
-            return super()._lmo(g) / 2
-
-        def lmo_each(self, gs):
-            return [self.lmo(g) for g in gs]
-
-    p = nn.Parameter(torch.zeros(3))
-    p.grad = torch.ones(3)
-    LMO([p], lr=1.0, geometry=Halved(), momentum=0.0).step()
-    assert p.tolist() == [-0.5] * 3
-
-
 def test_capturable_needs_a_tensor_rate_and_reads_it_at_each_step():
     layer = nn.Linear(4, 4, bias=False)
     with pytest.raises(ValueError, match="capturable needs lr as a tensor"):
@@ -200,22 +124,6 @@ def test_capturable_needs_a_tensor_rate_and_reads_it_at_each_step():
     rate.fill_(0.1)
     opt.step()
     assert not torch.equal(layer.weight, before)
-
-
-def test_from_model_splits_fused_weights():
-    model = nn.ModuleDict({"qkv": nn.Linear(8, 24, bias=False), "out": nn.Linear(8, 8, bias=False)})
-    opt = Muon.from_model(model, blocks={r"qkv\.": 3}, dtype=torch.float32, method="svd", radius="original")
-    for p in model.parameters():
-        p.grad = torch.randn_like(p)
-    before = model["qkv"].weight.detach().clone()
-    opt.step()
-    step = model["qkv"].weight.detach() - before * (1 - 1e-3 * 0.1)
-    for block in step.split(8):
-        torch.testing.assert_close(torch.linalg.svdvals(block), torch.full((8,), 1e-3), atol=2e-6, rtol=0)
-    with pytest.raises(ValueError, match="do not divide into 5 equal blocks"):
-        Muon.from_model(model, blocks={"qkv": 5})
-    fused = [g for g in opt.param_groups if g["geometry"].blocks == 3]
-    assert fused[0]["geometry"].kappa((24, 8)) == pytest.approx(24)
 
 
 MIXED = [(4, 9), (9, 4), (9, 4), (4, 7), (4, 3, 2, 2), (40, 4), (2, 4, 6), (65, 70), (0, 4), (3, 4)]

@@ -1,7 +1,7 @@
-"""Trajectories written from the formulas in plain Python, of every option that repeats the authors' runs.
+"""The authors' normSGD, as a trajectory written from its formulas in plain Python.
 
-The problem is f(w) = ½Σ aᵢ(wᵢ − cᵢ)² in three dimensions, so a gradient is a(w − c). Each golden trajectory is also
-computed with one sign changed, and must then differ: otherwise it would hold nothing.
+The problem is f(w) = ½Σ aᵢ(wᵢ − cᵢ)² in three dimensions, so a gradient is a(w − c). Trajectories with one sign or
+option changed must differ from the optimizer's: otherwise this one would hold nothing.
 """
 
 import math
@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from autowarm import Muon, NormSGD, SignSGD
+from autowarm import NormSGD
 
 STEPS = 30
 A, C, START = (1.0, 3.0, 0.5), (0.4, -1.0, 2.0), (1.5, 0.7, -0.9)
@@ -72,52 +72,3 @@ def test_normsgd_with_nesterov_and_either_start(from_weights):
     assert distance(found, norm_sgd(from_weights, sign=-1.0)) > 1e-2
     assert distance(found, norm_sgd(not from_weights)) > 1e-2
     assert distance(found, norm_sgd(from_weights, nesterov=False)) > 1e-2
-
-
-def sign_sgd(sign: float = 1.0) -> list[Vector]:
-    """x ← (1 − λη)x − η·sign(βm + (1−β)g), after m ← βm + (1−β)g."""
-    w, m, points = list(START), [0.0] * len(START), []
-    for step in range(STEPS):
-        g, eta = gradient(w), rate(step)
-        m = [BETA * x + (1 - BETA) * d for x, d in zip(m, g, strict=True)]
-        way = [BETA * x + sign * (1 - BETA) * d for x, d in zip(m, g, strict=True)]
-        w = [(1 - eta * DECAY) * x - eta * math.copysign(1.0, s) for x, s in zip(w, way, strict=True)]
-        points.append(w)
-    return points
-
-
-def test_signsgd_with_nesterov():
-    found = trajectory(lambda ps: SignSGD(ps, lr=LR, momentum=BETA, nesterov=True, weight_decay=DECAY))
-    assert distance(found, sign_sgd()) < 1e-12
-    assert distance(found, sign_sgd(sign=-1.0)) > 1e-2
-
-
-def adamw(eps: float, hat: bool, sign: float = 1.0) -> list[Vector]:
-    """x ← (1 − λη)x − η·√c2/c1·m/(√v + ε̂), or with ε after the correction, where cᵢ = 1 − βᵢᵗ."""
-    (beta1, beta2), w, points = (0.8, 0.999), list(START), []
-    m, v = [0.0] * len(w), [0.0] * len(w)
-    for step in range(STEPS):
-        g, eta = gradient(w), rate(step)
-        m = [beta1 * x + (1 - beta1) * d for x, d in zip(m, g, strict=True)]
-        v = [beta2 * x + (1 - beta2) * d * d for x, d in zip(v, g, strict=True)]
-        c1, c2 = 1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1)
-        added = sign * (eps if hat else eps * math.sqrt(c2))
-        w = [
-            (1 - eta * DECAY) * x - eta * math.sqrt(c2) / c1 * n / (math.sqrt(u) + added)
-            for x, n, u in zip(w, m, v, strict=True)
-        ]
-        points.append(w)
-    return points
-
-
-@pytest.mark.parametrize("hat", [False, True])
-def test_adamw_with_epsilon_before_and_after_the_correction(hat):
-    eps = 0.01  # so large that the two differ in 30 steps
-    found = trajectory(
-        lambda ps: Muon(
-            [{"params": ps, "algorithm": "adamw"}], lr=LR, weight_decay=DECAY, adamw_eps=eps, adamw_eps_hat=hat
-        )
-    )
-    assert distance(found, adamw(eps, hat)) < 1e-9
-    assert distance(found, adamw(eps, hat, sign=-1.0)) > 1e-3
-    assert distance(found, adamw(eps, not hat)) > 1e-3

@@ -1,8 +1,10 @@
-"""Whole steps of every optimizer against the plain code that says what they compute."""
+"""Whole steps of every optimizer against the plain code that says what they compute, and peers they are known from."""
 
 import math
 import warnings
+from collections.abc import Callable
 
+import lion_pytorch
 import pytest
 import torch
 from torch import nn
@@ -56,3 +58,80 @@ def test_four_steps_with_a_gradient_that_is_not_finite(name, tensor_lr):
         for p, state in zip(params, states, strict=True):
             for entry, value in state.items():
                 torch.testing.assert_close(opt.state[p][entry], value, check_dtype=False)
+
+
+def drawn(shapes: list[tuple[int, ...]], seed: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator) for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "options"),
+    [
+        *(
+            (
+                lambda ps, **o: Muon(ps, method="newton-schulz", lr=0.02, momentum=0.9, weight_decay=0.1, **o),
+                lambda ps, radius, **o: torch.optim.Muon(
+                    ps, adjust_lr_fn=radius, lr=0.02, momentum=0.9, weight_decay=0.1, **o
+                ),
+                {"radius": radius, "nesterov": nesterov},
+            )
+            for radius in ("original", "match_rms_adamw")
+            for nesterov in (True, False)
+        ),
+        (
+            lambda ps: Muon([{"params": ps, "algorithm": "adamw"}], lr=1e-3, weight_decay=0.1, adamw_betas=(0.8, 0.99)),
+            lambda ps: torch.optim.AdamW(ps, lr=1e-3, weight_decay=0.1, betas=(0.8, 0.99)),
+            {},
+        ),
+        (lambda ps: Lion(ps, weight_decay=0.1), lambda ps: lion_pytorch.Lion(ps, weight_decay=0.1), {}),
+    ],
+)
+def test_steps_are_those_of_the_peers(ours: Callable, theirs: Callable, options: dict[str, object]) -> None:
+    """Those of Muon within 5%: single products and batches of them round differently in bfloat16."""
+    shapes = [(32, 32), (16, 48), (48, 16), (16, 48)]
+    params, others = ([nn.Parameter(x) for x in drawn(shapes, 0)] for _ in range(2))
+    a, b = ours(params, **options), theirs(others, **options)
+    for seed in range(1, 4):
+        for p, q, g in zip(params, others, drawn(shapes, seed), strict=True):
+            p.grad, q.grad = g, g.clone()
+        before = [q.detach().clone() for q in others]
+        a.step()
+        b.step()
+        for p, q, was in zip(params, others, before, strict=True):
+            assert (p - q).norm() <= (0.05 if options else 1e-4) * (q - was).norm()
+            p.data.copy_(q.data)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ps: Muon(ps, lr=0.1, momentum=0.8, radius=1.0),
+        lambda ps: Muon(ps, lr=0.1, momentum=0.8, radius=1.0, method="newton-schulz"),
+        lambda ps: NormSGD(ps, lr=0.1, momentum=0.8),
+        lambda ps: LMO(ps, lr=0.1, momentum=0.8, geometry="rows"),
+    ],
+    ids=["muon", "newton-schulz", "normsgd", "rows"],
+)
+def test_a_layer_that_gets_no_gradients_any_more_comes_to_rest(make: Callable) -> None:
+    """An idle expert's: its momentum decays through every magnitude, where squares of it underflow, too."""
+    params = [nn.Parameter(x) for x in drawn([(12, 30), (80, 80), (70, 200)], 0)]
+    opt = make(params)
+    for step in range(500):  # 0.8^500 is 1e-48
+        before = [p.detach().clone() for p in params]
+        for p in params:
+            p.grad = torch.randn_like(p) if step < 3 else torch.zeros_like(p)
+        opt.step()
+        for p, was in zip(params, before, strict=True):
+            longest = 1.0 if isinstance(opt, NormSGD) else 1.3 * min(p.shape) ** 0.5
+            assert (p - was).norm() <= 0.1 * longest + 1e-3, step
+    assert all(map(torch.equal, params, before))
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float64, torch.float32), (torch.bfloat16, torch.float16)])
+def test_zero_gradients_of_several_dtypes_move_nothing(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    params = [nn.Parameter(torch.ones(3, 4, dtype=dtype)) for dtype in dtypes]
+    for p in params:
+        p.grad = torch.zeros_like(p)
+    NormSGD(params, lr=0.1).step()
+    assert all(torch.equal(p, torch.ones_like(p)) for p in params)

@@ -58,22 +58,24 @@ class Agreement:
         if len(params) != len(self._params) or any(p is not q for p, q in zip(params, self._params, strict=True)):
             self._params, self._exchanges = params, []
 
-    def reach(self, updates: Sequence[Update], refused: Exception | None = None) -> bool | Tensor:
+    def reach(
+        self, updates: Sequence[Update], refused: Exception | None = None
+    ) -> tuple[bool | Tensor, Sequence[Tensor]]:
         """Compare this rank's gradients with the other ranks'; RuntimeError on all if they differ. All ranks must call
         this.
 
         If this rank cannot make the update, ``refused`` says why; it is raised once the other ranks know of it.
 
         Returns:
-            Whether the gradients are finite on all ranks: a number on the host, otherwise a flag on the device. Those
-            of the updates then have their parameters' placements.
+            Whether the gradients are finite on all ranks, a number on the host, otherwise a flag on the device; and
+            this rank's Σg² in parts. The gradients of the updates then have their parameters' placements.
         """
         params = self._params
         if torch.compiler.is_compiling():  # what a compiler can trace, which is a comparison of the flags alone
-            bad = _bad(updates, params)
+            bad, squares = _bad(updates, params)
             for ranks in _sharing(params, self._process_group):
                 dist.all_reduce(bad, op=dist.ReduceOp.MAX, group=ranks)
-            return bad.reshape(()) == 0
+            return bad.reshape(()) == 0, squares
         if not self._exchanges:
             shared = _sharing(params, self._process_group).items()
             self._exchanges = [_Exchange(ranks, places, params, self._done) for ranks, places in shared]
@@ -93,7 +95,7 @@ class Agreement:
             if read(failed)[0]:
                 self._failed = not on_host
                 raise refused or self._difference(codes)
-        bad = _bad(updates, params)
+        bad, squares = _bad(updates, params)
         if not on_host and self._apart is None:
             self._apart = torch.zeros_like(bad)
             self._copy = HostCopy(self._apart)
@@ -103,15 +105,14 @@ class Agreement:
             self._failed = not on_host
             raise self._difference(codes)
         if self._apart is None or self._copy is None:
-            return not read(bad)[0]
+            return not read(bad)[0], squares
         self._apart.copy_(failed)
         if not capturing:
             self._copy.send()
-        return (bad + self._apart).reshape(()) == 0
+        return (bad + self._apart).reshape(()) == 0, squares
 
-    def total(self, updates: Sequence[Update]) -> list[Tensor]:
-        """Σg² over the ranks, a tensor as often as there are copies of it; after `reach`."""
-        _, squares = measured([local(g) for update in updates for g in update.gs])
+    def total(self, squares: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Add up the parts of Σg² over the ranks, in place: a tensor counts as often as there are copies of it."""
         for ranks in _sharing(self._params, self._process_group):
             for each in squares:
                 dist.all_reduce(each, group=ranks)
@@ -246,16 +247,17 @@ def _turns(exchanges: list[_Exchange]) -> int:
     return last
 
 
-def _bad(updates: Sequence[Update], params: list[Tensor]) -> Tensor:
-    """Place the gradients like their tensors; return 1 if one of this rank's is not finite, else 0, shape (1,)."""
+def _bad(updates: Sequence[Update], params: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Place the gradients like their tensors; return 1, shape (1,), if one of this rank's is not finite, else 0; and
+    their Σg² in parts."""
     gs: list[Tensor] = []
     for update in updates:
         update.gs = [placed(x, g) for x, g in zip(update.xs, update.gs, strict=True)]
         gs += map(local, update.gs)
-    finite, _ = measured(gs)
+    finite, squares = measured(gs)
     if isinstance(finite, Tensor):
-        return (~finite).to(torch.int64).reshape(1)
-    return torch.tensor([int(not finite)], device=params[0].device if params else None)
+        return (~finite).to(torch.int64).reshape(1), squares
+    return torch.tensor([int(not finite)], device=params[0].device if params else None), squares
 
 
 def _code(p: Tensor) -> Any:

@@ -6,8 +6,9 @@ possible, so the limit bounds a step's peak memory, including the stack's produc
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, Self
@@ -40,7 +41,7 @@ _TEMPORARIES = 760_000_000
 _OF_THE_LARGEST = 13
 _LEAST_PART = 1 << 27  # bytes that may always be copied at a time
 
-_KNOWN = 64  # how many sets of tensors an optimizer remembers the plans of
+_KNOWN = 64  # how many sets of tensors are remembered
 
 
 Whole = tuple[torch.Size, int]
@@ -93,56 +94,64 @@ class Plan(NamedTuple):
     stacks: tuple[Stack, ...]  # instead of parts, if the oracle is a polar factor that is iterated
 
 
-class Plans:
-    """The plans of an optimizer's groups.
+class Remembered(ABC):
+    """What is found out about a geometry's tensors, from their devices, shapes and such, remembered for later steps.
 
     Attributes:
-        geometries: by id, which stays their own while they are here. `of` knows no others.
+        geometries: by id, which stays their own while they are here. `recall` knows no others.
     """
 
     def __init__(self) -> None:
         self.geometries: dict[int, Geometry] = {}
-        self._known: dict[Any, tuple[Plan, ...]] = {}
+        self._known: dict[Any, tuple[Any, ...]] = {}
+
+    @abstractmethod
+    def find(self, geometry: Geometry, tensors: Any, wholes: Any) -> Iterable[Any]:
+        """Find it out, for tensors of this description."""
+
+    # Its id stands for the geometry: `torch.compile` of PyTorch 2.11 gives a constant's function no objects.
+    @traced_as_constant
+    def recall(self, geometry: int, tensors: Any, wholes: Any = None) -> tuple[Any, ...]:
+        """What `find` returned for these, or returns now."""
+        known = self._known.get((geometry, tensors, wholes))
+        if known is None:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            known = tuple(self.find(self.geometries[geometry], tensors, wholes))
+            self._known[geometry, tensors, wholes] = known
+        return known
+
+
+class Plans(Remembered):
+    """The plans of an optimizer's groups."""
 
     def of(self, geometry: Geometry, xs: Sequence[Tensor], wholes: "Wholes" = None) -> tuple[Plan, ...]:
         """Return a plan for each device of these tensors, or shards of these wholes."""
         key = []
         for x in xs:
             key.append((x.device, x.shape, x.dtype))  # noqa: PERF401  (a comprehension is a call of its own)
-        # Its id stands for the geometry: `torch.compile` of PyTorch 2.11 gives a constant's function no objects.
-        return self._of(id(geometry), tuple(key), wholes)
+        return self.recall(id(geometry), tuple(key), wholes)
 
-    @traced_as_constant
-    def _of(self, geometry: int, tensors: "Tensors", wholes: "Wholes") -> tuple[Plan, ...]:
-        known = self._known.get((geometry, tensors, wholes))
-        if known is None:
-            if len(self._known) >= _KNOWN:
-                self._known.clear()
-            known = tuple(_plans(self.geometries[geometry], tensors, wholes))
-            self._known[geometry, tensors, wholes] = known
-        return known
+    def find(self, geometry: Geometry, tensors: "Tensors", wholes: "Wholes") -> Iterator[Plan]:
+        by_device: dict[torch.device, list[int]] = defaultdict(list)
+        for i, (device, *_) in enumerate(tensors):
+            by_device[device].append(i)
+        for device, places in by_device.items():
+            parts: list[Part] = []
+            stacks: list[Stack] = []
+            if geometry.polar is not None:
+                stacks, order = stacks_of(geometry, tuple(tensors[i] for i in places))
+                places = [places[i] for i in order]
+            else:
+                shapes = [wholes[i][0] if wholes else tensors[i][1] for i in places]
+                held = [wholes[i][1] if wholes else tensors[i][1].numel() * tensors[i][2].itemsize for i in places]
+                parts = [Part(some, geometry.radii(shapes[some])) for some in cut(held, device)]
+            whole = places == [*range(len(tensors))]
+            yield Plan(device, None if whole else tuple(places), tuple(parts), tuple(stacks))
 
 
 Tensors = tuple[tuple[torch.device, torch.Size, torch.dtype], ...]
 Wholes = tuple[Whole, ...] | None
-
-
-def _plans(geometry: Geometry, tensors: Tensors, wholes: "Wholes") -> Iterator[Plan]:
-    by_device: dict[torch.device, list[int]] = defaultdict(list)
-    for i, (device, *_) in enumerate(tensors):
-        by_device[device].append(i)
-    for device, places in by_device.items():
-        parts: list[Part] = []
-        stacks: list[Stack] = []
-        if geometry.polar is not None:
-            stacks, order = stacks_of(geometry, tuple(tensors[i] for i in places))
-            places = [places[i] for i in order]
-        else:
-            shapes = [wholes[i][0] if wholes else tensors[i][1] for i in places]
-            held = [wholes[i][1] if wholes else tensors[i][1].numel() * tensors[i][2].itemsize for i in places]
-            parts = [Part(some, geometry.radii(shapes[some])) for some in cut(held, device)]
-        whole = places == [*range(len(tensors))]
-        yield Plan(device, None if whole else tuple(places), tuple(parts), tuple(stacks))
 
 
 def cut(sizes: Sequence[int], device: torch.device, most: int | None = None) -> tuple[slice, ...]:

@@ -24,18 +24,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...devices import traced_as_constant
 from ...geometry import Geometry, Rate
 from ...orthogonalize import held_in, orthogonalize_, working_dtype
 from .dtensors import PLAIN, is_dtensor, local
-from .plan import Plans, Whole, cut, temporaries
+from .plan import Plans, Remembered, Whole, cut, temporaries
 from .update import Oracle, Rule, Update, block_of, empty_stack, fill_
 
 # Peak memory in multiples of the tensors that a rank owns in a round: the next round's messages, sent and received, a
 # stack and its products, and the results of the previous round.
 _AT_PEAK = 6
-
-_KNOWN = 64  # how many sets of tensors are remembered
 
 Landing = Callable[[], None]
 
@@ -67,16 +64,15 @@ class Share:
     wholes: tuple[Whole, ...]
 
 
-class Shared:
+class Shared(Remembered):
     """Another rule's updates, of tensors that are DTensors, or that these ranks hold copies of."""
 
     def __init__(self, rule: Rule, process_group: dist.ProcessGroup | None) -> None:
+        super().__init__()
         self.rule, self._process_group = rule, process_group
-        self._geometries: dict[int, Geometry] = {}  # by id, see `Plans`
-        self._known: dict[Any, tuple[Share, ...]] = {}
 
     def update_(self, update: Update, plans: Plans) -> None:
-        """See `update.Rule`."""
+        """See `update.Rule.update_`."""
         geometry: Geometry = update.group["geometry"]
         for share in self.shares(geometry, update.xs):
             given = update.at(share.members)
@@ -93,25 +89,16 @@ class Shared:
             if share.layout.redistributed:
                 self._redistribute_(given, own, share.layout, shapes, plans)
             else:
-                _exchange_(geometry, self.rule, own, share.layout, shapes, plans)
+                _Exchange(self.rule, own, share.layout, shapes, plans).step_()
 
     def shares(self, geometry: Geometry, xs: Sequence[Tensor]) -> tuple[Share, ...]:
         """Sort tensors by layout; NotImplementedError if one is sharded too much for this geometry."""
-        self._geometries[id(geometry)] = geometry
-        return self._shares(id(geometry), tuple(map(_described, xs)))
+        self.geometries[id(geometry)] = geometry
+        return self.recall(id(geometry), tuple(map(_described, xs)))
 
-    @traced_as_constant
-    def _shares(self, geometry: int, key: tuple[Any, ...]) -> tuple[Share, ...]:
-        known = self._known.get((geometry, key))
-        if known is None:
-            if len(self._known) >= _KNOWN:
-                self._known.clear()
-            self._known[geometry, key] = known = tuple(self._sorted(self._geometries[geometry], key))
-        return known
-
-    def _sorted(self, geometry: Geometry, key: tuple[Any, ...]) -> list[Share]:
+    def find(self, geometry: Geometry, tensors: tuple[Any, ...], wholes: None = None) -> list[Share]:
         together: dict[Any, list[int]] = {}
-        for i, (device, shape, dtype, *sharding) in enumerate(key):
+        for i, (device, shape, dtype, *sharding) in enumerate(tensors):
             if sharding:
                 layout = _layout(geometry, shape, *sharding)
             elif self._process_group is not None and geometry.costly:
@@ -123,8 +110,8 @@ class Shared:
         found = []
         for (layout, _), members in together.items():
             ranks = math.prod(map(dist.get_world_size, layout.axes))
-            wholes = tuple((key[i][1], key[i][1].numel() * key[i][2].itemsize // ranks) for i in members)
-            found.append(Share(tuple(members), layout, wholes))
+            held = tuple((tensors[i][1], tensors[i][1].numel() * tensors[i][2].itemsize // ranks) for i in members)
+            found.append(Share(tuple(members), layout, held))
         return found
 
     def _redistribute_(
@@ -148,8 +135,8 @@ class Shared:
                 wholes.append(DTensor.from_local(sent, x.device_mesh, x.placements, **how).full_tensor())  # type: ignore[attr-defined]
             answers = [torch.zeros_like(whole, dtype=own.xs[0].dtype) for whole in wholes]
             # Without a momentum, an oracle's directions are the gradients.
-            bare = Update({"lr": 1.0, "weight_decay": 0.0, "momentum": 0.0}, answers, wholes, [[]])
-            _exchange_(geometry, Oracle(), bare, layout, shapes[part], plans)
+            group = {"geometry": geometry, "lr": 1.0, "weight_decay": 0.0, "momentum": 0.0}
+            _Exchange(Oracle(), Update(group, answers, wholes, [[]]), layout, shapes[part], plans).step_()
             updates = [_cut_like(x, answer) for x, answer in zip(given.xs[part], answers, strict=True)]
             rate.step_each_(own.xs[part], updates, [1.0] * len(updates))
 
@@ -184,42 +171,40 @@ def _layout(geometry: Geometry, shape: torch.Size, mesh: Any, placements: tuple[
     return Layout()
 
 
-def _exchange_(
-    geometry: Geometry, rule: Oracle, update: Update, layout: Layout, shapes: list[torch.Size], plans: Plans
-) -> None:
-    """Update this rank's part of tensors of these whole shapes whose layout is gathered, in place."""
-    exchange = _Exchange(geometry, rule, update, layout, shapes, plans)
-    rounds = exchange.rounds()
-    arriving = exchange.send(rounds[0])
-    landing: Landing | None = None
-    for some, following in zip(rounds, [*rounds[1:], None], strict=True):
-        wholes = arriving()
-        if following is not None:
-            arriving = exchange.send(following)
-        answers = exchange.answers(some, wholes)
-        if landing is not None:
-            landing()
-        landing = exchange.send_back(some, answers)
-        del answers
-    if landing is not None:
-        landing()
-
-
 class _Exchange:
-    """The exchange of one step. A *round* is a list with the indices of each owner's tensors."""
+    """The exchange of one step, of tensors of these whole shapes whose layout is gathered.
 
-    def __init__(
-        self, geometry: Geometry, rule: Oracle, update: Update, layout: Layout, shapes: list[torch.Size], plans: Plans
-    ) -> None:
-        self.geometry, self.rule, self.update, self.shapes, self.plans = geometry, rule, update, shapes, plans
+    A *round* is a list with the indices of each owner's tensors.
+    """
+
+    def __init__(self, rule: Oracle, update: Update, layout: Layout, shapes: list[torch.Size], plans: Plans) -> None:
+        self.geometry: Geometry = update.group["geometry"]
+        self.rule, self.update, self.shapes, self.plans = rule, update, shapes, plans
         self.xs, self.device, self.dim = update.xs, update.xs[0].device, layout.dim
         self.rate = Rate.of_group(update.group, self.device, update.finite)
         self.shards = layout.axes[0] if layout.dim is not None else None
         self.copies = layout.copies
         self.cut, self.piece = _size_and_rank(self.shards)
         self.copied, self.copy = _size_and_rank(self.copies)
-        self.polar, self.dtype = geometry.polar, _dtype_sent(geometry, self.xs[0])
+        self.polar, self.dtype = self.geometry.polar, _dtype_sent(self.geometry, self.xs[0])
         self.temporaries = temporaries(max(shape.numel() for shape in self.shapes) * self.dtype.itemsize)
+
+    def step_(self) -> None:
+        """Update this rank's part of the tensors, in place."""
+        rounds = self.rounds()
+        arriving = self.send(rounds[0])
+        landing: Landing | None = None
+        for some, following in zip(rounds, [*rounds[1:], None], strict=True):
+            wholes = arriving()
+            if following is not None:
+                arriving = self.send(following)
+            answers = self.answers(some, wholes)
+            if landing is not None:
+                landing()
+            landing = self.send_back(some, answers)
+            del answers
+        if landing is not None:
+            landing()
 
     def rounds(self) -> list[list[list[int]]]:
         """Return the tensors' indices by round and by owner. Owners are ordered by copy, then by shard."""

@@ -5,9 +5,10 @@ then it is known whether the gradients are finite (`nonfinite`), and `plan` has 
 time. Where ranks hold shards or copies, `sharing.Shared` calls a rule for each of them.
 """
 
-from collections.abc import Callable, MutableMapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,9 +20,6 @@ from .plan import Plans, Run, Stack, Whole
 
 # From this size on, a tensor's kernel takes longer than its launch.
 _LARGE = 8 << 20
-
-# The dtype of a momentum: float16 would lose what is below 6e-8 of it.
-_WIDE = {torch.float16: torch.float32}
 
 State = MutableMapping[Tensor, dict[str, Any]]
 
@@ -62,60 +60,74 @@ class Update:
         return Update(self.group, self.xs[some], self.gs[some], state, self.finite, self.total)
 
 
-class Rule(Protocol):
+class Rule(ABC):
     """What updates the tensors of a group."""
 
-    entries: tuple[str, ...]  # names of what it keeps of each tensor
-    options: tuple[str, ...] | None  # the group's options that have an effect, for `repr`; None for all
+    entries: ClassVar[tuple[str, ...]]  # names of what it keeps of each tensor
+    wide: ClassVar[Mapping[torch.dtype, torch.dtype]]  # the dtype of entries that have the tensor's shape, if another's
 
-    def state_of(self, group: dict[str, Any], params: list[Tensor], state: State) -> list[list[Tensor]]:
-        """Return the entries of these tensors' states, a list for each, creating what is missing."""
+    def __init__(self, options: tuple[str, ...] | None = None) -> None:
+        self.options = options  # the group's options that have an effect, for `repr`; None for all
+
+    def keeps(self, group: dict[str, Any]) -> bool:
+        """Whether it keeps anything of the tensors."""
+        return True
+
+    @abstractmethod
+    def first(self, group: dict[str, Any], p: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+        """The entries of a tensor before its first update."""
+
+    def state_of(
+        self, group: dict[str, Any], params: list[Tensor], state: State, found: Sequence[list[Tensor]]
+    ) -> None:
+        """Add the entries of these tensors' states to a list for each, creating what is missing."""
+        lists = tuple(zip(found, self.entries, strict=True))
+        for p in params if self.keeps(group) else ():
+            own, dtype = state[p], p.dtype
+            dtype = self.wide.get(dtype, dtype)
+            if self.entries[0] not in own:  # a state may hold what others keep there
+                own |= self.first(group, p, dtype)
+            for entries, name in lists:
+                entry = own[name]
+                if name != "step":
+                    if entry.shape != p.shape:
+                        raise ValueError(
+                            f"a parameter of shape {tuple(p.shape)} has a {name} of shape {tuple(entry.shape)}: it was "
+                            "resized since its last step. Make a new optimizer, or delete what it keeps of it: "
+                            "optimizer.state.pop(parameter)"
+                        )
+                    if entry.dtype != dtype:  # the model has been converted
+                        entry = own[name] = entry.to(dtype)
+                entries.append(entry)
+
+    def loaded(self, group: dict[str, Any], p: Tensor, name: str, entry: Tensor) -> Tensor:
+        """An entry of a saved state, where the rule keeps it; PyTorch rounds all but step counts to p's dtype."""
+        return entry.to(p.device)
 
     def ready(self, group: dict[str, Any], params: list[Tensor], state: State) -> bool:
         """Whether these tensors have all the state that the rule keeps."""
+        return not self.keeps(group) or all(self.entries[0] in state[p] for p in params)
 
+    @abstractmethod
     def update_(self, update: Update, plans: Plans) -> None:
         """Update the tensors, in place, and their state."""
 
 
-class Oracle:
+class Oracle(Rule):
     """x ← (1 − λη)x + η·LMO(direction); m ← βm + (1 − β)g. The direction is m, or with Nesterov βm + (1 − β)g."""
 
-    entries: tuple[str, ...] = ("momentum_buffer",)
-
-    def __init__(self, options: tuple[str, ...] | None = None) -> None:
-        self.options = options
+    entries = ("momentum_buffer",)
+    wide: ClassVar = {torch.float16: torch.float32}  # float16 would lose what is below 6e-8 of a momentum
 
     def keeps(self, group: dict[str, Any]) -> bool:
-        """Whether the tensors have a momentum."""
         return bool(group["momentum"])
 
     def makes(self, group: dict[str, Any]) -> bool:
         """Whether directions are new tensors, rather than the gradients or the momenta."""
         return bool(group["momentum"] and group["nesterov"])
 
-    def first(self, group: dict[str, Any], p: Tensor) -> Tensor:
-        """The momentum before the first update."""
-        return torch.zeros_like(p, dtype=_WIDE.get(p.dtype, p.dtype))
-
-    def state_of(self, group: dict[str, Any], params: list[Tensor], state: State) -> list[list[Tensor]]:
-        """See `Rule`."""
-        momenta: list[Tensor] = []
-        if self.keeps(group):
-            for p in params:
-                own = state[p]
-                if "momentum_buffer" not in own:
-                    own["momentum_buffer"] = self.first(group, p)
-                if own["momentum_buffer"].shape != p.shape:
-                    raise resized("momentum_buffer", own, p)
-                if own["momentum_buffer"].dtype != (dtype := _WIDE.get(p.dtype, p.dtype)):
-                    own["momentum_buffer"] = own["momentum_buffer"].to(dtype)  # the model has been converted
-                momenta.append(own["momentum_buffer"])
-        return [momenta]
-
-    def ready(self, group: dict[str, Any], params: list[Tensor], state: State) -> bool:
-        """See `Rule`."""
-        return not self.keeps(group) or all(state[p] for p in params)
+    def first(self, group: dict[str, Any], p: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+        return {"momentum_buffer": torch.zeros_like(p, dtype=dtype)}
 
     def directions(self, update: Update, *, wanted: bool = True) -> list[Tensor]:
         """Update the momenta and return the directions, if wanted."""
@@ -132,7 +144,6 @@ class Oracle:
         return list(torch._foreach_lerp(gs, ms, beta))
 
     def update_(self, update: Update, plans: Plans) -> None:
-        """See `Rule`."""
         group, geometry = update.group, update.group["geometry"]
         for plan in plans.of(geometry, update.xs, update.wholes):
             own = update if plan.order is None else update.at(plan.order)
@@ -187,22 +198,14 @@ class FromWeights(Oracle):
     The authors' momentum b ← βb + g starts as a copy of the weights, taken after their decay; m is (1 − β)b.
     """
 
-    def first(self, group: dict[str, Any], p: Tensor) -> Tensor:
+    def first(self, group: dict[str, Any], p: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
         if group["momentum_init"] != "weights":
-            return super().first(group, p)
-        m, keep = p.detach().to(_WIDE.get(p.dtype, p.dtype), copy=True), Rate.of_group(group, p.device).keep
+            return super().first(group, p, dtype)
+        m, keep = p.detach().to(dtype, copy=True), Rate.of_group(group, p.device).keep
         local(m).mul_((1 - group["momentum"]) * (-1 if group.get("maximize") else 1))
         if keep is not None:
             local(m).mul_(keep)
-        return m
-
-
-def resized(name: str, own: dict[str, Any], p: Tensor) -> ValueError:
-    """The error for an entry of a tensor's state of another shape, because the tensor was given other data."""
-    return ValueError(
-        f"a parameter of shape {tuple(p.shape)} has a {name} of shape {tuple(own[name].shape)}: it was resized "
-        "since its last step. Make a new optimizer, or delete what it keeps of it: optimizer.state.pop(parameter)"
-    )
+        return {"momentum_buffer": m}
 
 
 def _masked(update: Update) -> list[Tensor]:

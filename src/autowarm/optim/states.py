@@ -1,0 +1,235 @@
+"""Saved states of our optimizers: they hold text, numbers and tensors, and are checked whole before any is loaded."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..geometry import Geometry
+from ..modes import in_normal_mode
+from .checks import called, check_options, few, name_of
+from .heads import WRAPPERS
+from .step.dtensors import local
+from .step.outliers import Outliers
+from .step.update import Rule
+
+_INSERTED = "|".join(WRAPPERS)
+_WRAPPERS = re.compile(rf"^((module|{_INSERTED})\.)+|(?<=\.)({_INSERTED})\.")
+
+
+def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a shallow copy of a saved state; ValueError if it does not belong to the tensors of these groups."""
+    if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
+        found = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
+        raise ValueError(
+            f"this is not an optimizer's state: {who} needs a dictionary with state and param_groups, got {found}"
+        )
+    _check_names(groups, state_dict["param_groups"])
+    numbers = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+    numbered = dict(zip(numbers, chain.from_iterable(group["params"] for group in groups), strict=False))
+    whole = ("momentum_buffer", "exp_avg", "exp_avg_sq")  # other optimizers' states may have other shapes
+    for i, state in state_dict["state"].items():
+        p = numbered.get(i)
+        for name, value in state.items():
+            if not isinstance(value, Tensor) or name == "step" or value.is_meta:
+                continue
+            if p is not None and name in whole and value.shape != p.shape:
+                raise ValueError(
+                    f"the saved {name} of tensor {i} has shape {tuple(value.shape)}, but the tensor {tuple(p.shape)}: "
+                    "the state is another model's"
+                )
+            if not local(value).isfinite().all():
+                raise ValueError(
+                    f"the saved {name} of tensor {i} is not finite: training cannot resume from it; use an older state"
+                )
+    saved = state_dict["param_groups"]
+    if len(saved) == len(groups):  # names here may have other wrappers, and a distributed checkpoint's may be older
+        here = ({"param_names": group["param_names"]} if "param_names" in group else {} for group in groups)
+        saved = [{**was, **(own if "param_names" in was else {})} for was, own in zip(saved, here, strict=True)]
+    return {**state_dict, "param_groups": saved}
+
+
+def check_complete(
+    group: Mapping[str, Any], saved: Mapping[str, Any], state: Mapping[Any, Mapping[str, Any]], entries: Sequence[str]
+) -> None:
+    """Raise ValueError if a saved group lacks some of these entries of its tensors, or all of more than it had."""
+    lacking = []
+    for i, number in enumerate(saved["params"]):
+        missing = [name for name in entries if name not in state.get(number, ())]
+        if missing and len(missing) < len(entries):
+            lacks = f"{missing[0]} of {name_of(group, i)}"
+            raise ValueError(f"the saved optimizer has no {lacks}: use a state that is whole")
+        lacking += [name_of(group, i)] * bool(missing)
+    wanted = min(saved.get("kept", 0), len(saved["params"]))  # FSDP1 may have cut the tensors into fewer pieces
+    if (lost := wanted - len(saved["params"]) + len(lacking)) > 0:
+        raise ValueError(
+            f"the saved optimizer lacks the state of {lost} of {wanted} tensors, such as {few(lacking)}: use "
+            "a state that is whole. If torch.distributed.checkpoint read it, give it the places that "
+            "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, optimizer) makes"
+        )
+
+
+def check_as_many(group: Mapping[str, Any], saved: Mapping[str, Any], state: Mapping[Any, Mapping[str, Any]]) -> None:
+    """Raise ValueError if a saved group of another's optimizer has fewer entries than it had."""
+    each = [len(state.get(number, ())) for number in saved["params"]]
+    if (lost := saved.get("entries", 0) - sum(each)) > 0:
+        fewest = name_of(group, each.index(min(each)))
+        raise ValueError(
+            f"the saved optimizer lacks {lost} of the {saved['entries']} entries of its state, some of {fewest}: use a "
+            "state that is whole"
+        )
+
+
+def _check_names(groups: Sequence[Mapping[str, Any]], saved: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ValueError if both have names for their tensors, and these differ or are elsewhere."""
+    here, then = _places_of(groups), _places_of(saved)
+    if here is None or then is None or here == then:
+        return
+    if here.keys() == then.keys():
+        moved = [name for name in here if here[name][0] != then[name][0]]
+        moved = moved or [name for name in here if here[name] != then[name]]
+        if len(groups) != len(saved):
+            return  # the caller says which groups it has
+        said = [f"{name} was {_place(then[name], saved)}, and is {_place(here[name], groups)} here" for name in moved]
+        raise ValueError(
+            f"the saved optimizer has the same tensors in other places: {few(said, '; ')}. Build this one with the "
+            "groups that it had, from layers in the same order, and with the same heads= of Muon.from_model"
+        )
+    both = (("saved", [*then.keys() - here.keys()]), ("here", [*here.keys() - then.keys()]))
+    said = [f"{len(names)} only {where}, such as {few(sorted(names))}" for where, names in both if names]
+    raise ValueError(f"the saved optimizer has tensors of other names: {'; '.join(said)}")
+
+
+def _place(place: tuple[int, int], groups: Sequence[Mapping[str, Any]]) -> str:
+    return f"tensor {place[1]} in {called(place[0], groups)}"
+
+
+def _places_of(groups: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]] | None:
+    """The group and place of each tensor, by name without wrappers; None if some have none, or two have the same."""
+    found: dict[str, tuple[int, int]] = {}
+    for i, group in enumerate(groups):
+        numbers = group["params"]
+        # Distributed checkpoints number tensors by their names, in the order of the optimizer that loads them.
+        named = numbers if all(isinstance(one, str) for one in numbers) else group.get("param_names") or ()
+        if len(named) != len(numbers):
+            return None
+        found |= {_WRAPPERS.sub("", name): (i, place) for place, name in enumerate(named)}
+    return found if len(found) == sum(len(group["params"]) for group in groups) else None
+
+
+def through(hooks: Mapping[Any, Callable[..., Any]], optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """What a user's hooks make of a state, called as PyTorch calls them."""
+    for one in hooks.values():
+        changed = one(optimizer, state)
+        state = state if changed is None else changed
+    return state
+
+
+class Saved(Optimizer):
+    """What all our optimizers save, and how they load it."""
+
+    _outliers: Outliers
+    _rules: ClassVar[dict[str, Rule]]  # what updates the tensors, by a group's ``algorithm``
+    # The options that are numbers, or pairs of them, and the ends of their ranges [0, end).
+    _ends: ClassVar[dict[str, float]]
+    _choices: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+    def _check_group(self, options: Mapping[str, Any], whose: str = "") -> None:
+        """Raise ValueError if a group's option is out of range."""
+        try:
+            check_options(options, self._ends, self._choices, of_group=True)
+        except ValueError as error:
+            raise ValueError(f"{whose}{error}") from None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Like `torch.optim.Optimizer.state_dict`, with geometries as text; it loads with ``weights_only=True``."""
+        # Before the user's hooks, which see what we return.
+        with self.register_state_dict_post_hook(lambda _, state: self._describe(state), prepend=True):
+            return super().state_dict()
+
+    def _describe(self, state: dict[str, Any]) -> None:
+        """Add to a state what `_checked` compares, as text and numbers."""
+        for group in state["param_groups"]:
+            kept = sum(any(name in state["state"].get(i, ()) for name in self._keeps(group)) for i in group["params"])
+            group |= {"geometry": repr(group["geometry"]), "optimizer": self._kind, "kept": kept}
+        if self._outliers.seen is not None:
+            state["param_groups"][0]["gradient_norms"] = self._outliers.seen.clone()
+
+    @property
+    def _kind(self) -> str:
+        """The name of our class; a user's subclass counts as the class that it extends."""
+        return next(cls.__name__ for cls in type(self).__mro__ if cls.__module__.startswith("autowarm."))
+
+    def _keeps(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """Names of what is kept of each tensor of a group that has been updated."""
+        return self._rule(group).entries if self._rule(group).keeps(group) else ()
+
+    def _rule(self, group: Mapping[str, Any]) -> Rule:
+        """What updates the tensors of this group."""
+        return self._rules[group.get("algorithm", "")]
+
+    @in_normal_mode
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Like `torch.optim.Optimizer.load_state_dict`, but check the whole state before loading any of it.
+
+        Raises:
+            ValueError: this is not an optimizer's state, its tensors have other names, order or groups, a group
+                has another geometry (the message lists the differences), the state is another of our optimizers', an
+                option is out of range, or a momentum is missing, has a different shape or is not finite.
+        """
+        geometries = [group["geometry"] for group in self.param_groups]
+        given: dict[str, Any] = {}
+        # After the user's hooks that change a state, and before those that look at what was loaded.
+        with (
+            self.register_load_state_dict_pre_hook(lambda _, state: given.update(self._checked(state)) or given),
+            self.register_load_state_dict_post_hook(lambda _: self._restore(given, geometries), prepend=True),
+        ):
+            super().load_state_dict(state_dict)
+
+    def _restore(self, given: dict[str, Any], geometries: list[Geometry]) -> None:
+        """Put right what PyTorch makes of a state: geometries that are text, and rounded or inference tensors."""
+        for group, geometry, was in zip(self.param_groups, geometries, given["param_groups"], strict=True):
+            rule = self._rule(group)
+            for i, p in zip(was["params"], group["params"], strict=True):
+                for name in given["state"].get(i, {}).keys() & set(rule.entries):
+                    self.state[p][name] = rule.loaded(group, p, name, given["state"][i][name])
+            group["geometry"] = geometry
+            for name in ("optimizer", "kept"):
+                group.pop(name, None)
+            if (norms := group.pop("gradient_norms", None)) is not None:
+                self._outliers.seen = norms.to(group["params"][0].device, copy=True)
+        for state in self.state.values():
+            state |= {name: x.clone() for name, x in state.items() if isinstance(x, Tensor) and x.is_inference()}
+
+    def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Raise the ValueErrors of `load_state_dict` without loading anything."""
+        self._checked(state_dict)
+
+    def _checked(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a shallow copy of a state that this optimizer can load."""
+        state_dict = checked_state(type(self).__name__, self.param_groups, state_dict)
+        geometries = [group["geometry"] for group in self.param_groups]
+        saved = state_dict["param_groups"]
+        if len(saved) != len(geometries):
+            then, now = (", ".join(g.get("role", "tensors") for g in groups) for groups in (saved, self.param_groups))
+            raise ValueError(
+                f"the saved optimizer has other parameter groups: {len(saved)} saved ({then}), {len(geometries)} here "
+                f"({now}). If they differ in the output layer, choose it with heads= of Muon.from_model, [] for none"
+            )
+        for was in saved:
+            if was.get("optimizer", self._kind) != self._kind:
+                raise ValueError(f"the saved optimizer is {was['optimizer']}, and this one is {self._kind}")
+        differ = [
+            f"group {i}: saved {was.get('geometry')}, here {now!r}"
+            for i, (was, now) in enumerate(zip(saved, geometries, strict=True))
+            if was.get("geometry") != repr(now)
+        ]
+        if differ:
+            raise ValueError("the saved optimizer has other geometries: " + "; ".join(differ))
+        for i, group in enumerate(saved):
+            self._check_group(self.defaults | group, f"the saved optimizer's group {i}: ")
+            check_complete(self.param_groups[i], group, state_dict["state"], self._keeps(self.defaults | group))
+        return state_dict

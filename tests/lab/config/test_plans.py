@@ -62,8 +62,8 @@ def test_cells_override_base_and_the_grid_overrides_cells() -> None:
     [
         ({"model.widht": 1}, "cells.x: unknown key 'model.widht'; did you mean 'model.width'?"),
         ({"optimizer.name": "moun"}, "unknown 'moun'; did you mean 'muon'?"),
-        ({"steps": "many"}, 'cells.x: key "steps": Expected a int. Got value: many'),
-        ({"optimizer.lr": "fast"}, 'cells.x: key "optimizer.lr": Expected a float. Got value: fast'),
+        ({"steps": "many"}, "cells.x: steps: expected a whole number, got 'many'"),
+        ({"optimizer.lr": "fast"}, "cells.x: optimizer.lr: expected a number, got 'fast'"),
         ({"steps": 0}, "cells.x: steps must be at least 1, got 0"),
     ],
 )

@@ -218,7 +218,7 @@ def test_a_point_is_named_by_cell_schedule_and_axes() -> None:
                 {"schedule.kind": "linear", "schedule.warmup_steps": [5, 10]},
                 {"schedule.kind": "linear", "schedule.warmup_steps": [5, 20], "schedule.div": 10.0},
             ],
-            "cells.a: two blocks of its grid have linear runs that differ in schedule.div: None → 10.0: give both",
+            "two runs like 'a linear5-div10 seed0' differ in schedule.div: None → 10.0: give both",
         ),
         ([{"seed": [1, 2]}], "cells.a: seed is set by the sweep's seeds"),
         ([{"optimizer.lr": []}], "the plan has no runs"),

@@ -10,7 +10,7 @@ from rich.console import Console
 from autowarm import AdaptiveWarmup, Muon
 from autowarm.lab.calibration import CalibrateConfig
 from autowarm.lab.calibration import calibrate as module
-from autowarm.lab.calibration.calibrate import calibration, present
+from autowarm.lab.calibration.calibrate import calibration
 from autowarm.lab.calibration.models import on_meta
 from autowarm.lab.commands import main
 from autowarm.lab.config import LabError, ModelConfig
@@ -98,12 +98,10 @@ def test_the_command_prints_draws_and_writes(tmp_path: Path, capsys: pytest.Capt
     assert json.loads((tmp_path / "calibration.json").read_text())["switch_loss"] == pytest.approx(5.770, abs=5e-4)
 
 
-def test_a_peak_of_ones_own_and_a_geometry_by_name(tmp_path: Path) -> None:
+def test_a_peak_of_ones_own_and_a_geometry_by_name() -> None:
+    config = CalibrateConfig(shapes="64x16", geometry="rows", first_loss=4, target_loss=1, peak_gap=2)
     console = Console(file=io.StringIO(), width=100, force_terminal=True)
-    config = CalibrateConfig(
-        shapes="64x16", geometry="rows", first_loss=4, target_loss=1, peak_gap=2, out=str(tmp_path)
-    )
-    present(config, console)
+    console.print(module.table(calibration(config)))
     assert calibration(config).kappa == 64
     assert "given" in console.file.getvalue()
 

@@ -1,6 +1,7 @@
 """`autowarm find-rate`: a peak rate by a range test, on the lab's runs or the user's own task."""
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from itertools import chain
@@ -39,15 +40,43 @@ def run(argv: list[str]) -> int:
     if task is not None:
         config, own = bring(task, config, Path(config.out), [config.optimizer], "optimizer")
 
-    from ..analysis.rate import words, write
-
     claim(Path(config.out))
     found = search(config, own)
     if os.environ.get("RANK", "0") == "0":  # under torchrun the first rank speaks for all
-        print(words(found, config.run.steps, config.optimizer))
-        for path in write(found, Path(config.out)):
-            print(path)
+        show(found, config)
     return 0 if found.reason is None else 1
+
+
+def show(found: "RateSearch", config: FindRateConfig) -> None:
+    """Print the suggestion and its interval, or the reason why there is none; write and name the numbers and curve."""
+    from autowarm.plotting import styled
+
+    from ..analysis.figures import axes_of, save
+    from ..files import write_json
+
+    name, out, told = config.optimizer, Path(config.out) / "find-rate", found.reason is None
+    if told:
+        low, high = found.interval
+        print(f"suggestion  {found.suggestion:.2g} for {name} and a run of {config.run.steps:,} updates")
+        print(f"interval    {low:.2g} to {high:.2g}")
+    else:
+        print(f"no rate can be suggested: {found.reason}")
+    print(f"{len(found.rates)} updates of {name}, rates from {found.rates[0]:.2g} to {found.rates[-1]:.2g}")
+    write_json(out.with_suffix(".json"), {
+        "suggestion": found.suggestion if told else None,
+        "interval": list(found.interval) if told else None,
+        "reason": found.reason,
+        "rates": found.rates.tolist(),
+        "losses": [loss if math.isfinite(loss) else None for loss in found.losses.tolist()],
+    })  # fmt: skip
+
+    @styled
+    def curve() -> list[Path]:
+        drawn, [axes] = axes_of()
+        found.plot(ax=axes)
+        return save(drawn, out)
+
+    print(out.with_suffix(".json"), *curve(), sep="\n")
 
 
 def search(config: FindRateConfig, own: "Source | None" = None) -> "RateSearch":

@@ -10,7 +10,7 @@ from ..config.test_hardening import BOMB
 from .test_train import OWN, TINY
 from .test_words import TASK
 
-WRONG: list[tuple[list[str], str]] = [
+WRONG: list[tuple[list[str] | str, str]] = [  # words, or a line of them
     (["compare", "--run.modle.width", "3"], "did you mean 'run.model.width'"),
     (["compare", "--run.model.widht=3"], "did you mean 'run.model.width'"),
     (["compare", "--run.steps", "many"], "run.steps: expected a whole number, got 'many'"),
@@ -87,6 +87,51 @@ WRONG: list[tuple[list[str], str]] = [
     (["train", "--task", "my_task.py"], "give FILE.py:NAME"),
     (["find-rate", "--task", "my_task.py"], "give FILE.py:NAME"),
     (["sweep", "--grid", "[{schedule.kind: adaptive}]"], "name each with its settings"),
+    (["find-rate", "--optimizer", "lino"], "did you mean 'lion'?"),
+    (
+        ["find-rate", "--task", "line.py:Line", "--optimizer", "plian"],
+        "optimizer: unknown optimizer 'plian'; did you mean 'plain'?",
+    ),
+    (["find-rate", "--task", "mpl"], "did you mean 'mlp'?"),
+    (["find-rate", "--steps", "5"], "steps must be at least 20, got 5"),
+    (["find-rate", "--lowest", "1", "--highest", "0.1"], "rates rise from lowest > 0 to highest, got 1 and 0.1"),
+    ("plan --lr 1", "required: --steps"),
+    ("plan --steps 1 --lr 1", "--steps must be at least 2"),
+    ("plan --steps 10 --lr 0", "--lr above 0"),
+    ("plan --steps 10 --lr nan", "--lr above 0"),
+    ("plan --steps 10 --lr 1 --decay cosin", "unknown decay 'cosin'"),
+    ("plan --steps 10 --lr 1 --max-warmup 1.5", "max_warmup"),
+    ("plan --steps 10 --lr 1 --figure x.pdf", "ends in .png or .svg"),
+    ("plan --steps 10 --lr 1 --figure .png", "ends in .png or .svg, got .png"),
+    ("replay log.csv --loss los", "there is no column 'los': did you mean 'loss'? columns: step, loss"),
+    ("replay log.csv --max-warmup 7.5", "max_warmup is a share of the run"),
+    ("replay log.csv --max-warmup half", "argument --max-warmup"),
+    ("replay log.csv --total-steps 5", "total_steps=5, but the log goes to update 400"),
+    ("replay log.csv --run z", "no run has 'z' in its name: 'log.csv'"),
+    ("replay log.csv --figure replay.bmp", "--figure takes a name that ends in .png or .svg"),
+    ("replay log.csv --figure .svg", "--figure takes a name that ends in .png or .svg"),
+    (["replay"], "FILE"),
+    (["calibrate"], "give one of model, shapes and kappa, got none"),
+    ("calibrate gpt2 --kappa 5", "got model and kappa"),
+    ("calibrate --shapes 3", 'write a shape as 768x3072, or as 12*768x768 for twelve; got "3"'),
+    ("calibrate --shapes 0x4", 'got "0x4"'),
+    ("calibrate --kappa 5", "give --first_loss"),
+    ("calibrate --kappa 5 --first_loss 2 --target_loss 3", "first_loss must be above target_loss"),
+    ("calibrate --kappa 5 --first_loss 2 --target cosine", 'target must be "warmup-decay"'),
+    ("calibrate --kappa 0 --first_loss 2", "kappa and sigma_f2 must be positive"),
+    ("calibrate --kappa -5 --first_loss 2", "kappa and sigma_f2 must be positive"),
+    (["calibrate", "--kappa", "5", "--first_loss", "2", "--options", "{foo: 1}"], "options belong to a model"),
+    ("calibrate --kappa 5 --first_loss 2 --div 1", "div must be greater than 1"),
+    ("calibrate --kappa 5 --first_loss 2 --lr -1", "lr must be positive"),
+    ("calibrate --kappa 5 --first_loss 2 --sigma_f2 0", "kappa and sigma_f2 must be positive"),
+    ("calibrate --kappa 5 --first_loss 2 --peak_gap 9", "peak_gap must lie between 0 and the first gap 1.4"),
+    ("calibrate no-such-model", "no model 'no-such-model'"),
+    ("calibrate timm:resnet10", "did you mean 'resnet10t'?"),
+    ("calibrate timm:vit_base_patch16_224.augreg", "did you mean 'vit_base_patch16_224.augreg_in1k'?"),
+    (["calibrate", "demo", "--options", "{blocs: {qkv: 3}}"], "blocs"),
+    ("calibrate --kapa 5", "did you mean 'kappa'?"),
+    (["comapre"], "did you mean 'compare'?"),
+    (["train", "--out", "gr\udcc3\udcb6\udcc3\udc9fe"], "is no text in the encoding utf-8: set PYTHONUTF8=1"),
     (["train", "--seed", str(2**64)], ""),
     (["compare", "--seeds=[-1]"], ""),
     (["sweep", "--config", "tiny/baselines", f"--seeds=[{2**64}]"], ""),
@@ -104,17 +149,24 @@ WRONG: list[tuple[list[str], str]] = [
 
 @pytest.mark.parametrize(("words", "message"), WRONG)
 def test_wrong_words_get_one_line_with_what_would_be_right(
-    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str] | str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "line.py").write_text(TASK)
+    (tmp_path / "log.csv").write_text("step,loss\n" + "".join(f"{i},{2 + 6 / i}\n" for i in range(1, 401)))
     monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # as `main` has it before the import
+    assert main(words.split() if isinstance(words, str) else words) == 2
     said = capsys.readouterr().err
     assert said.startswith("autowarm: ")
     assert message in said
     assert said.count("\n") == 1
+    assert said.encode("utf-8", "strict")
     assert "traceback" not in said
-    assert {path.name for path in tmp_path.iterdir()} <= {"line.py", "__pycache__"}
+    assert {path.name for path in tmp_path.iterdir()} <= {"line.py", "log.csv", "__pycache__"}
 
 
 def test_a_missing_folder_is_no_wrong_word(capsys: pytest.CaptureFixture[str]) -> None:

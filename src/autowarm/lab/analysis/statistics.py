@@ -21,12 +21,15 @@ The distributions are those of `scipy.special`, for `scipy.stats`, which calls t
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from scipy import special
+
+Losses = Mapping[int, float]
+"""Held-out loss by seed. Lower is better; `math.inf` marks a run that diverged."""
 
 Outcome = Literal["better", "worse", "undecided"]
 

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..config import FindRateConfig
+from ..config import FindRateConfig, RunConfig
 from ..config.build import parse, take_task
 from ..errors import as_usage_error
 from ..folders import claim
@@ -40,6 +40,7 @@ def run(argv: list[str]) -> int:
     if task is not None:
         config, own = bring(task, config, Path(config.out), [config.optimizer], "optimizer")
 
+    _run_of(config)  # what is wrong is refused before a folder is made
     claim(Path(config.out))
     found = search(config, own)
     if os.environ.get("RANK", "0") == "0":  # under torchrun the first rank speaks for all
@@ -79,6 +80,12 @@ def show(found: "RateSearch", config: FindRateConfig) -> None:
     print(out.with_suffix(".json"), *curve(), sep="\n")
 
 
+@as_usage_error()
+def _run_of(config: FindRateConfig) -> RunConfig:
+    optimizer = dataclasses.replace(config.run.optimizer, name=config.optimizer)
+    return dataclasses.replace(config.run, optimizer=optimizer, steps=config.steps)  # a batch for each update
+
+
 def search(config: FindRateConfig, own: "Source | None" = None) -> "RateSearch":
     """Search with the run's model, data, precision, accumulation and clipping, on one process or torchrun's ranks.
 
@@ -92,9 +99,7 @@ def search(config: FindRateConfig, own: "Source | None" = None) -> "RateSearch":
     from ..training.parallel import joined
     from ..training.setup import Setup
 
-    optimizer = dataclasses.replace(config.run.optimizer, name=config.optimizer)
-    with as_usage_error():
-        run = dataclasses.replace(config.run, optimizer=optimizer, steps=config.steps)  # a batch for each update
+    run = _run_of(config)
     with joined(run.engine) as ranks:
         task = make_task(run, own)
         setup = Setup(run, task, ranks)

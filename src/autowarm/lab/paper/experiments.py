@@ -49,7 +49,7 @@ def produce(names: Sequence[str], sources: Sources, display: Display, config: Fi
     for entry in (GALLERY[name] for name in names):
         for sweep in entry.sweeps:
             sweeps.setdefault(sweep, []).extend(entry.cells)
-    failed = {}
+    failed: dict[str, str] = {}
     for name, cells_of in sweeps.items():
         display.note(f"the runs of {name}")
         found = sweep_config(name, sources.scale, sources.data, config.override, config.seeds)

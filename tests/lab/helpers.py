@@ -19,6 +19,27 @@ from autowarm.lab.training.parallel import Ranks
 ALONE = Ranks(0, 1, torch.device("cpu"))
 PATIENCE = 300  # seconds; a machine shared with others can be many times slower than alone
 
+# A user's own task, to be written to a file. More attributes may follow at its end.
+LINE = """import time, torch
+
+class Line:
+    optimizers = {"plain": lambda model, lr: torch.optim.SGD(model.parameters(), lr=lr)}
+
+    def model(self):
+        return torch.nn.Linear(8, 1)
+
+    def batches(self, seed):
+        while True:
+            yield torch.randn(32, 8)
+
+    def loss(self, model, batch):
+        return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+
+    def validation(self):
+        return [torch.randn(64, 8)]
+
+"""
+
 CELL = {"task": "t", "model": "m", "optimizer": "muon", "batch_size": 4, "steps": 100, "lr": 0.01}
 
 

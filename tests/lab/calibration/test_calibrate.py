@@ -10,7 +10,7 @@ from rich.console import Console
 from autowarm import AdaptiveWarmup, Muon
 from autowarm.lab.calibration import CalibrateConfig
 from autowarm.lab.calibration import calibrate as module
-from autowarm.lab.calibration.calibrate import calibration, present
+from autowarm.lab.calibration.calibrate import calibration
 from autowarm.lab.calibration.models import on_meta
 from autowarm.lab.commands import main
 from autowarm.lab.config import LabError, ModelConfig
@@ -98,47 +98,12 @@ def test_the_command_prints_draws_and_writes(tmp_path: Path, capsys: pytest.Capt
     assert json.loads((tmp_path / "calibration.json").read_text())["switch_loss"] == pytest.approx(5.770, abs=5e-4)
 
 
-def test_a_peak_of_ones_own_and_a_geometry_by_name(tmp_path: Path) -> None:
+def test_a_peak_of_ones_own_and_a_geometry_by_name() -> None:
+    config = CalibrateConfig(shapes="64x16", geometry="rows", first_loss=4, target_loss=1, peak_gap=2)
     console = Console(file=io.StringIO(), width=100, force_terminal=True)
-    config = CalibrateConfig(
-        shapes="64x16", geometry="rows", first_loss=4, target_loss=1, peak_gap=2, out=str(tmp_path)
-    )
-    present(config, console)
+    console.print(module.table(calibration(config)))
     assert calibration(config).kappa == 64
     assert "given" in console.file.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "give one of model, shapes and kappa, got none"),
-        (["gpt2", "--kappa", "5"], "got model and kappa"),
-        (["--shapes", "3"], 'write a shape as 768x3072, or as 12*768x768 for twelve; got "3"'),
-        (["--shapes", "0x4"], 'got "0x4"'),
-        (["--kappa", "5"], "give --first_loss"),
-        (["--kappa", "5", "--first_loss", "2", "--target_loss", "3"], "first_loss must be above target_loss"),
-        (["--kappa", "5", "--first_loss", "2", "--target", "cosine"], 'target must be "warmup-decay"'),
-        (["--kappa", "0", "--first_loss", "2"], "kappa and sigma_f2 must be positive"),
-        (["--kappa", "5", "--first_loss", "2", "--options", "{foo: 1}"], "options belong to a model"),
-        (["--kappa", "-5", "--first_loss", "2"], "kappa and sigma_f2 must be positive"),
-        (["--kappa", "5", "--first_loss", "2", "--div", "1"], "div must be greater than 1"),
-        (["--kappa", "5", "--first_loss", "2", "--lr", "-1"], "lr must be positive"),
-        (["--kappa", "5", "--first_loss", "2", "--sigma_f2", "0"], "kappa and sigma_f2 must be positive"),
-        (["--kappa", "5", "--first_loss", "2", "--peak_gap", "9"], "peak_gap must lie between 0 and the first gap 1.4"),
-        (["no-such-model"], "no model 'no-such-model'"),
-        (["timm:resnet10"], "did you mean 'resnet10t'?"),
-        (["timm:vit_base_patch16_224.augreg"], "did you mean 'vit_base_patch16_224.augreg_in1k'?"),
-        (["demo", "--options", "{blocs: {qkv: 3}}"], "blocs"),
-        (["--kapa", "5"], "did you mean 'kappa'?"),
-    ],
-)
-def test_what_is_wrong_is_one_line(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["calibrate", *words, *(["--out", str(tmp_path)] if words else [])]) == 2
-    errors = capsys.readouterr().err
-    assert message in errors
-    assert "Traceback" not in errors
 
 
 def test_a_folder_without_a_configuration_is_named(tmp_path: Path) -> None:

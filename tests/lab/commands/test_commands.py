@@ -16,11 +16,6 @@ def test_help_and_version_need_nothing_else(capsys: pytest.CaptureFixture[str]) 
     assert main([]) == 2
 
 
-def test_an_unknown_command_gets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["comapre"]) == 2
-    assert "did you mean 'compare'?" in capsys.readouterr().err
-
-
 def test_folders_may_be_in_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
@@ -34,14 +29,6 @@ def test_an_interruption_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert main(["calibrate", "gpt2"]) == 130
     said = capsys.readouterr().err
     assert said == "\ninterrupted; the same command continues from here, with what is finished\n"
-
-
-def test_a_path_that_the_locale_cannot_read_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    """As the library gets it under LC_ALL=C without Python's UTF-8 mode, or where a name is not UTF-8."""
-    assert main(["train", "--out", "gr\udcc3\udcb6\udcc3\udc9fe"]) == 2
-    said = capsys.readouterr().err
-    assert "is no text in the encoding utf-8: set PYTHONUTF8=1, or rename it" in said
-    assert said.isascii()
 
 
 def test_without_the_extra_it_says_what_to_install(

@@ -5,25 +5,7 @@ import pytest
 
 from autowarm.lab.commands import main
 
-TASK = """
-import torch
-
-class Line:
-    optimizers = {"plain": lambda model, lr: torch.optim.SGD(model.parameters(), lr=lr)}
-
-    def model(self):
-        return torch.nn.Linear(8, 1)
-
-    def batches(self, seed):
-        while True:
-            yield torch.randn(64, 8)
-
-    def loss(self, model, batch):
-        return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
-
-    def validation(self):
-        return [torch.randn(64, 8)]
-"""
+from ..helpers import LINE
 
 
 @pytest.mark.parametrize(
@@ -36,7 +18,7 @@ class Line:
 def test_a_task_of_ones_own_gets_a_rate_and_a_picture_of_its_own_optimizer(
     code: str, words: list[str], optimizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "line.py").write_text(TASK + code)
+    (tmp_path / "line.py").write_text(LINE + code)
     words = ["find-rate", "--task", f"{tmp_path}/line.py:Line", *words]
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
@@ -56,27 +38,3 @@ def test_a_small_task_of_the_labs_and_a_search_that_cannot_tell(
     assert main([*words, "--out", str(tmp_path)]) == 1
     assert "no rate can be suggested" in capsys.readouterr().out
     assert json.loads((tmp_path / "find-rate.json").read_text())["suggestion"] is None
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--optimizer", "lino"], "did you mean 'lion'?"),
-        (
-            ["--task", "FILE:Line", "--optimizer", "plian"],
-            "optimizer: unknown optimizer 'plian'; did you mean 'plain'?",
-        ),
-        (["--task", "mpl"], "did you mean 'mlp'?"),
-        (["--steps", "5"], "steps must be at least 20, got 5"),
-        (["--lowest", "1", "--highest", "0.1"], "rates rise from lowest > 0 to highest, got 1 and 0.1"),
-    ],
-)
-def test_wrong_words_are_one_line(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "line.py").write_text(TASK)
-    words = [word.replace("FILE", f"{tmp_path}/line.py") for word in words]
-    assert main(["find-rate", *words, "--out", str(tmp_path / "out")]) == 2
-    errors = capsys.readouterr().err
-    assert message in errors
-    assert "Traceback" not in errors

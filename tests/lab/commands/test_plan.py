@@ -42,22 +42,3 @@ def test_a_loss_that_falls_later_ends_the_warm_up_no_sooner(capsys: pytest.Captu
         assert (len(ends), sorted(ends)) == (len(rows), ends)
         assert sorted(set(falls)) == falls
         assert max(falls, default=0) < steps
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("--lr 1", "required: --steps"),
-        ("--steps 1 --lr 1", "--steps must be at least 2"),
-        ("--steps 10 --lr 0", "--lr above 0"),
-        ("--steps 10 --lr nan", "--lr above 0"),
-        ("--steps 10 --lr 1 --decay cosin", "unknown decay 'cosin'"),
-        ("--steps 10 --lr 1 --max-warmup 1.5", "max_warmup"),
-        ("--steps 10 --lr 1 --figure x.pdf", "ends in .png or .svg"),
-        ("--steps 10 --lr 1 --figure .png", "ends in .png or .svg, got .png"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line(capsys: pytest.CaptureFixture[str], words: str, says: str) -> None:
-    assert main(["plan", *words.split()]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert says in line

@@ -14,25 +14,14 @@ from autowarm.lab.config import CompareConfig, RunConfig, ScheduleConfig
 from autowarm.lab.config.build import parse
 from autowarm.lab.training.schedules import make_scheduler
 
-TASK = """import time, torch
+from ..helpers import LINE
 
-class Line:
+TASK = (
+    LINE
+    + """\
     defaults = {"rates": {"plain": [0.01]}, "run.steps": 6, "warmups": [0, 1, 2, 3, 4, 5], "schedules": ["linear"]}
-    optimizers = {"plain": lambda model, lr: torch.optim.SGD(model.parameters(), lr=lr)}
-
-    def model(self):
-        return torch.nn.Linear(8, 1)
-
-    def batches(self, seed):
-        while True:
-            yield torch.randn(32, 8)
-
-    def loss(self, model, batch):
-        return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
-
-    def validation(self):
-        return [torch.randn(64, 8)]
 """
+)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +49,7 @@ def test_a_warm_up_of_one_with_a_point_is_the_whole_run_wherever_it_is_given(
     assert {point.run.schedule.warmup_steps for point in compared.points()} == {1, steps // 2, 2}
 
 
-@pytest.mark.parametrize(("given", "read"), [("0,1", [0, 1]), ("3", [3]), ("[4, 5]", [4, 5])])
+@pytest.mark.parametrize(("given", "read"), [("0,1", [0, 1]), ("[3]", [3]), ("[4, 5]", [4, 5])])
 def test_a_list_needs_no_brackets(given: str, read: list[int]) -> None:
     for words in (["--seeds", given], [f"--seeds={given}"]):
         assert parse(words, CompareConfig, "compare", "").seeds == read
@@ -112,7 +101,7 @@ def test_a_broken_batch_stops_before_twelve_runs_fail(here: Path, capsys: pytest
     )
     assert main(["compare", "--task", "line.py:Line", "--seeds", "0,1", "--workers", "1", "--out", "out"]) == 1
     said = capsys.readouterr()
-    assert "every run failed: line.py:16: in loss at update 1: RuntimeError" in said.err
+    assert "every run failed: line.py:14: in loss at update 1: RuntimeError" in said.err
     assert "no other run is begun" in said.out
     assert len(list((here / "out" / "runs").glob("*/error.txt"))) < 6  # of twelve
 

@@ -10,27 +10,30 @@ from ..config.test_hardening import BOMB
 from .test_train import OWN, TINY
 from .test_words import TASK
 
-WRONG: list[tuple[list[str], str]] = [
+WRONG: list[tuple[list[str] | str, str]] = [  # words, or a line of them
     (["compare", "--run.modle.width", "3"], "did you mean 'run.model.width'"),
     (["compare", "--run.model.widht=3"], "did you mean 'run.model.width'"),
-    (["compare", "--run.steps", "many"], 'key "run.steps": Expected a int. Got value: many'),
+    (["compare", "--run.steps", "many"], "run.steps: expected a whole number, got 'many'"),
     (["compare", "--config", "smok"], "did you mean 'smoke'"),
     (["compare", "--config"], "--config needs a value"),
     (["compare", "--rates", "{lyon: [1e-3]}"], "did you mean 'lion'"),
     (["compare", "--rates", "{adamW: [1e-3]}"], "did you mean 'adamw'"),
-    (["compare", "--steps", "3"], "unknown option --steps; did you mean 'run.steps'?"),
-    (["compare", "--optimizer", "moun"], "give each optimizer with its peak rates, such as --rates '{muon: [3e-3]}'"),
-    (["compare", "--warmups", "0,10%"], "warmups: expected a list of numbers or null, got [0, '10%']"),
-    (["compare", "--run.order", "0.5"], "run.order: expected a whole number or null, got 0.5"),
+    (["compare", "--steps", "3"], "unknown option --steps, given '3'; did you mean 'run.steps'?"),
+    (["compare", "--optimizer", "moun"], "unknown option --optimizer, given 'moun'; did you mean 'rates'?"),
+    (["compare", "--warmups", "0,10%"], "warmups: expected a list of numbers or null, got '[0,10%]'"),
+    (["compare", "--run.order", "0.5"], "run.order: expected a whole number or null, got '0.5'"),
     (["compare", "--run.optimizer", "moun"], "--run.optimizer.name has no effect here: give --rates"),
-    (["compare", "--run.engine", "moun"], "run.engine is a group of options"),
-    (["compare", "--run.engine", "mo.un"], "run.engine is a group of options"),
+    (
+        ["compare", "--run.engine", "moun"],
+        "'run.engine' is a group of options and must hold keys and values, got 'moun'",
+    ),
+    (["compare", "--run.engine", "mo.un"], "'run.engine' is a group of options"),
     (["compare", "--run.model.heads", "5"], "width must be a multiple of 2·heads"),
     (["compare", "--rates", "{muon: [-1]}"], "lr must be positive"),
-    (["compare", "stray"], "unrecognized arguments: stray"),
-    (["compare", "--tsk", "line.py:Line"], "unknown option --tsk; did you mean 'task'?"),
-    (["find-rate", "--tsk", "mlp"], "unknown option --tsk; did you mean 'task'?"),
-    (["train", "--ot", "x"], "unknown option --ot; did you mean 'out'?"),
+    (["compare", "stray"], "'stray' belongs to no option: give each as --KEY VALUE"),
+    (["compare", "--tsk", "line.py:Line"], "; did you mean 'task'?"),
+    (["find-rate", "--tsk", "mlp"], "; did you mean 'task'?"),
+    (["train", "--ot", "x"], "unknown option --ot, given 'x'; did you mean 'out'?"),
     (["compare", "--task", "nofile.py:X"], "--task nofile.py:X: no such file: nofile.py"),
     (["train", "--task", "nofile.py:X"], "--task nofile.py:X: no such file: nofile.py"),
     (["compare", "--config", "x.yaml"], "no such file and no such preset; known are demo, own, smoke"),
@@ -40,6 +43,19 @@ WRONG: list[tuple[list[str], str]] = [
     (["compare", "--run.seed", "5"], "--run.seed has no effect here: give --seeds"),
     (["compare", "--run.optimizer.name", "lion"], "--run.optimizer.name has no effect here: give --rates"),
     (["compare", "--seed", "5"], "did you mean 'seeds'?"),
+    (
+        ["compare", "--seeds", "0"],
+        "--seeds 0 may mean a seed or how many: list them, as in --seeds 0,1,2,3; [0] is one",
+    ),
+    (["compare", "--seeds"], "--seeds needs a value: a list of whole numbers"),
+    (["compare", "--rates", "3"], "rates: expected keys, each with a list of numbers, got '3'"),
+    (["data"], "data needs a kind: fineweb, folder or check; autowarm data --help says"),
+    (["data", "foldr"], "unknown kind of data 'foldr'; did you mean 'folder'?"),
+    (["train", "--preset", "tiny"], "unknown option --preset, given 'tiny'; --config takes a preset, and --help lists"),
+    (["train", "--preset"], "unknown option --preset; --config takes a preset"),
+    (["train", "--optimizer"], "--optimizer.name needs a value: text"),
+    (["train", "--steps", "--seed", "1"], "--steps needs a value: a whole number"),
+    (["train", "--optimizer", "{nmae: lion}"], "unknown key 'optimizer.nmae'; did you mean 'optimizer.name'?"),
     (["compare", "--lr", "0.1"], "did you mean 'rates'?"),
     (["compare", "--schedule", "wsd"], "did you mean 'schedules'?"),
     (["compare", "--rates", "{muon: []}"], "the plan has no runs"),
@@ -71,6 +87,51 @@ WRONG: list[tuple[list[str], str]] = [
     (["train", "--task", "my_task.py"], "give FILE.py:NAME"),
     (["find-rate", "--task", "my_task.py"], "give FILE.py:NAME"),
     (["sweep", "--grid", "[{schedule.kind: adaptive}]"], "name each with its settings"),
+    (["find-rate", "--optimizer", "lino"], "did you mean 'lion'?"),
+    (
+        ["find-rate", "--task", "line.py:Line", "--optimizer", "plian"],
+        "optimizer: unknown optimizer 'plian'; did you mean 'plain'?",
+    ),
+    (["find-rate", "--task", "mpl"], "did you mean 'mlp'?"),
+    (["find-rate", "--steps", "5"], "steps must be at least 20, got 5"),
+    (["find-rate", "--lowest", "1", "--highest", "0.1"], "rates rise from lowest > 0 to highest, got 1 and 0.1"),
+    ("plan --lr 1", "required: --steps"),
+    ("plan --steps 1 --lr 1", "--steps must be at least 2"),
+    ("plan --steps 10 --lr 0", "--lr above 0"),
+    ("plan --steps 10 --lr nan", "--lr above 0"),
+    ("plan --steps 10 --lr 1 --decay cosin", "unknown decay 'cosin'"),
+    ("plan --steps 10 --lr 1 --max-warmup 1.5", "max_warmup"),
+    ("plan --steps 10 --lr 1 --figure x.pdf", "ends in .png or .svg"),
+    ("plan --steps 10 --lr 1 --figure .png", "ends in .png or .svg, got .png"),
+    ("replay log.csv --loss los", "there is no column 'los': did you mean 'loss'? columns: step, loss"),
+    ("replay log.csv --max-warmup 7.5", "max_warmup is a share of the run"),
+    ("replay log.csv --max-warmup half", "argument --max-warmup"),
+    ("replay log.csv --total-steps 5", "total_steps=5, but the log goes to update 400"),
+    ("replay log.csv --run z", "no run has 'z' in its name: 'log.csv'"),
+    ("replay log.csv --figure replay.bmp", "--figure takes a name that ends in .png or .svg"),
+    ("replay log.csv --figure .svg", "--figure takes a name that ends in .png or .svg"),
+    (["replay"], "FILE"),
+    (["calibrate"], "give one of model, shapes and kappa, got none"),
+    ("calibrate gpt2 --kappa 5", "got model and kappa"),
+    ("calibrate --shapes 3", 'write a shape as 768x3072, or as 12*768x768 for twelve; got "3"'),
+    ("calibrate --shapes 0x4", 'got "0x4"'),
+    ("calibrate --kappa 5", "give --first_loss"),
+    ("calibrate --kappa 5 --first_loss 2 --target_loss 3", "first_loss must be above target_loss"),
+    ("calibrate --kappa 5 --first_loss 2 --target cosine", 'target must be "warmup-decay"'),
+    ("calibrate --kappa 0 --first_loss 2", "kappa and sigma_f2 must be positive"),
+    ("calibrate --kappa -5 --first_loss 2", "kappa and sigma_f2 must be positive"),
+    (["calibrate", "--kappa", "5", "--first_loss", "2", "--options", "{foo: 1}"], "options belong to a model"),
+    ("calibrate --kappa 5 --first_loss 2 --div 1", "div must be greater than 1"),
+    ("calibrate --kappa 5 --first_loss 2 --lr -1", "lr must be positive"),
+    ("calibrate --kappa 5 --first_loss 2 --sigma_f2 0", "kappa and sigma_f2 must be positive"),
+    ("calibrate --kappa 5 --first_loss 2 --peak_gap 9", "peak_gap must lie between 0 and the first gap 1.4"),
+    ("calibrate no-such-model", "no model 'no-such-model'"),
+    ("calibrate timm:resnet10", "did you mean 'resnet10t'?"),
+    ("calibrate timm:vit_base_patch16_224.augreg", "did you mean 'vit_base_patch16_224.augreg_in1k'?"),
+    (["calibrate", "demo", "--options", "{blocs: {qkv: 3}}"], "blocs"),
+    ("calibrate --kapa 5", "did you mean 'kappa'?"),
+    (["comapre"], "did you mean 'compare'?"),
+    (["train", "--out", "gr\udcc3\udcb6\udcc3\udc9fe"], "is no text in the encoding utf-8: set PYTHONUTF8=1"),
     (["train", "--seed", str(2**64)], ""),
     (["compare", "--seeds=[-1]"], ""),
     (["sweep", "--config", "tiny/baselines", f"--seeds=[{2**64}]"], ""),
@@ -88,17 +149,24 @@ WRONG: list[tuple[list[str], str]] = [
 
 @pytest.mark.parametrize(("words", "message"), WRONG)
 def test_wrong_words_get_one_line_with_what_would_be_right(
-    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str] | str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "line.py").write_text(TASK)
+    (tmp_path / "log.csv").write_text("step,loss\n" + "".join(f"{i},{2 + 6 / i}\n" for i in range(1, 401)))
     monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # as `main` has it before the import
+    assert main(words.split() if isinstance(words, str) else words) == 2
     said = capsys.readouterr().err
     assert said.startswith("autowarm: ")
     assert message in said
     assert said.count("\n") == 1
+    assert said.encode("utf-8", "strict")
     assert "traceback" not in said
-    assert {path.name for path in tmp_path.iterdir()} <= {"line.py", "__pycache__"}
+    assert {path.name for path in tmp_path.iterdir()} <= {"line.py", "log.csv", "__pycache__"}
 
 
 def test_a_missing_folder_is_no_wrong_word(capsys: pytest.CaptureFixture[str]) -> None:

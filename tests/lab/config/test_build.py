@@ -69,8 +69,8 @@ def test_a_section_with_a_name_may_be_given_by_it() -> None:
         ("run: {setps: 3}", "unknown key 'run.setps'; did you mean 'run.steps'?"),
         ("run: {steps: [", "not valid YAML"),
         ("- just\n- a list", "expected keys and values, got list"),
-        ("run: 3", "'run' must hold keys and values, got 3"),
-        ("run: {steps: few}", 'key "run.steps": Expected a int. Got value: few'),
+        ("run: 3", "'run' is a group of options and must hold keys and values, got 3"),
+        ("run: {steps: few}", "run.steps: expected a whole number, got 'few'"),
     ],
 )
 def test_a_wrong_file_is_named_with_what_is_wrong(text: str, message: str, tmp_path: Path) -> None:
@@ -185,10 +185,10 @@ def test_help_says_which_words_a_command_takes() -> None:
                               ("fineweb", "fineweb", "data/fineweb")):  # fmt: skip
         text = shown("data", *words.split(), "--help")
         assert text.startswith(f"usage: autowarm data {usage} [")
-        assert f"folder for the shards (default: {out})" in text
+        assert f"folder for the shards (text, default: {out})" in text
     assert main(["data", "check", "--help"]) == 0
 
 
 def test_a_key_that_is_no_mapping_is_refused() -> None:
-    with pytest.raises(LabError, match=r"x: 'model' must hold keys and values, got 3"):
+    with pytest.raises(LabError, match=r"x: 'model' is a group of options and must hold keys and values, got 3"):
         build(RunConfig, {"model": 3}, "x")

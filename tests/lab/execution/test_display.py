@@ -27,7 +27,7 @@ def test_in_a_terminal_a_bar_shows_step_loss_rate_and_eta() -> None:
     with Display(Console(file=text, force_terminal=True, width=120)) as display:
         display.begin([("first", 10)], done=0, workers=1)
         display.update("first", 5, 3.25, 0.125)
-        display.live.refresh() if display.live else None
+        display.progress.refresh()
     for part in ("first", "5/10", "3.250", "1.25e-01", "ETA", "Ctrl-C"):
         assert part in text.getvalue()
 
@@ -69,7 +69,7 @@ def test_a_run_of_any_name_is_shown_as_it_is_written(name: str, terminal: bool) 
     with Display(Console(file=text, force_terminal=terminal, width=120, color_system=None)) as display:
         display.begin([(name, 10), ("other", 10)], done=0, workers=1)
         display.update(name, 5, 3.25, 0.125)
-        display.live.refresh() if display.live else None
+        display.progress.refresh()
         display.finish(name, DONE)
         display.fail("other", f"an error about {name}")
     assert text.getvalue().count(name.replace("\x1b", "")) >= 2

@@ -15,28 +15,11 @@ from autowarm.lab.paper.smoothness import Measured
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import read_metrics
 
-from ..helpers import stop_at
+from ..helpers import LINE, stop_at
 
 DOCS = Path(__file__).parents[3] / "docs"
-OWN = """import torch
-
-class Line:
-    defaults = {"rates": {"muon": [0.01], "plain": [0.01]}, "run.steps": 30}
-    optimizers = {"plain": lambda model, lr: torch.optim.SGD(model.parameters(), lr=lr)}
-
-    def model(self):
-        return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
-
-    def batches(self, seed):
-        while True:
-            yield torch.randn(32, 8)
-
-    def loss(self, model, batch):
-        return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
-
-    def validation(self):
-        return [torch.randn(64, 8)]
-"""
+OWN = LINE.replace("Linear(8, 1)", "Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))")
+OWN += "    defaults = {'rates': {'muon': [0.01], 'plain': [0.01]}, 'run.steps': 30}\n"
 
 
 def curvatures(folder: Path) -> list[tuple[int, dict[str, Any]]]:

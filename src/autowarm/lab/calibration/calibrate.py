@@ -6,14 +6,12 @@ objective that the switch minimises.
 
 import math
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
@@ -23,11 +21,8 @@ from autowarm.plotting import BLUE, GREEN, GREY, ORANGE, styled
 from autowarm.schedule import Profile, objective
 from autowarm.schedule.shapes import decay_shape, warmup_shape
 
-from ..analysis.figures import save
 from ..config import OptimizerConfig, UsageError
 from ..errors import as_usage_error
-from ..files import write_json
-from ..folders import claim
 from ..registry import OPTIMIZERS, OURS
 from ..training.optimizers import make_optimizer
 from . import CalibrateConfig, read_shapes
@@ -98,17 +93,6 @@ def calibration(config: CalibrateConfig) -> Calibration:
     valleys = 1 + np.flatnonzero((inner < values[:-2]) & (inner <= values[2:]))
     minima = tuple(float(candidates[i]) for i in sorted(valleys, key=lambda i: values[i]))
     return Calibration(config, kappa, matrices, first, fstar, profile, candidates, values, minima)
-
-
-def present(config: CalibrateConfig, console: Console | None = None) -> list[Path]:
-    """Print the numbers, write the plots and calibration.json, and return the written files."""
-    console, folder = console or Console(highlight=False), Path(config.out)
-    found = calibration(config)
-    claim(folder)
-    console.print(table(found))
-    paths = save(figure(found), folder / "calibration")
-    write_json(folder / "calibration.json", found.to_json())
-    return [*paths, folder / "calibration.json"]
 
 
 def _measure(config: CalibrateConfig) -> tuple[float, tuple[int, int] | None, int | None]:

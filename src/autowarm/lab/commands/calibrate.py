@@ -1,17 +1,27 @@
 """`autowarm calibrate`: the schedule before any training."""
 
+from pathlib import Path
+
 from ..config.build import parse
 
 
 def run(argv: list[str]) -> int:
-    """The schedule before any training."""
+    """Print the numbers, and write them and the plots."""
     from ..calibration import CalibrateConfig
 
     about = "Show the schedule before any training: κ, Δ', K0, K1, K2 and the loss at which the warm-up ends."
     config = parse(argv, CalibrateConfig, "calibrate", about, positional="model")
 
-    from ..calibration.calibrate import present
+    from rich.console import Console
 
-    for path in present(config):
-        print(path)
+    from ..analysis.figures import save
+    from ..calibration.calibrate import calibration, figure, table
+    from ..files import write_json
+    from ..folders import claim
+
+    found, folder = calibration(config), Path(config.out)
+    claim(folder)
+    Console(highlight=False).print(table(found))
+    write_json(folder / "calibration.json", found.to_json())
+    print(*save(figure(found), folder / "calibration"), folder / "calibration.json", sep="\n")
     return 0

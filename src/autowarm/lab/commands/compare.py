@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..config import CompareConfig, LabError
 from ..config.build import build, leaves, parse, plain, take_task
 from ..config.yaml_files import merged, nested
-from .report import complain, make_and_show
+from .report import complain, made, show
 
 if TYPE_CHECKING:
     from ..analysis.results import Results
@@ -28,7 +28,7 @@ def run(argv: list[str]) -> int:
     config, own = asked(argv, "compare", about, preset="demo")
     if len(config.seeds) == 1:
         print(f"one seed, {config.seeds[0]}, decides nothing: for four seeds give --seeds 0,1,2,3")
-    return complain(make_and_show(config, config.points(), own).failed)
+    return complain(show(*made(config, config.points(), own)).failed)
 
 
 def asked(
@@ -91,11 +91,7 @@ def compare(
     Raises:
         LabError: a key is wrong, or the task's code fails in every run; the message names the line.
     """
-    from ..analysis import report
-    from ..execution.display import Display
-    from ..execution.engine import make
     from ..tasks.own import bring, defaults
-    from ..training.stopping import Stop
 
     given = {"rates": rates, "run.steps": steps, "seeds": seeds, "schedules": schedules, "warmups": warmups,
              "out": None if out is None else str(out)}  # fmt: skip
@@ -108,9 +104,5 @@ def compare(
         values["rates"] = chosen["rates"]  # replace the task's own rates instead of adding to them
     config = build(CompareConfig, values, "compare")
     config, own = bring(task, config, Path(config.out), config.rates)
-    points = config.points()
-    display = Display()
-    with Stop(), display:
-        results = make(config, points, display, own)
-    report.make(results)
+    results, _ = made(config, config.points(), own)
     return results

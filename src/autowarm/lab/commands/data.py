@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..config.build import parse
 from ..errors import UsageError, nearest
+from ..registry import either
 
 _KINDS = {
     "fineweb": "make token shards of FineWeb's 10-billion-token sample",
@@ -17,14 +18,19 @@ _KINDS = {
 def run(argv: list[str]) -> int:
     """Make or check token shards."""
     kind, rest = (argv[0], argv[1:]) if argv else ("", [])
-    helped = bool({"-h", "--help", "--help-all"} & set(rest))
-    if kind in ("", "-h", "--help") or (kind == "check" and helped):
+    helped = bool({"-h", "--help", "--help-all"} & set(argv))
+    if helped and kind not in ("fineweb", "folder"):
         listed = "".join(f"  {name:<9} {about}\n" for name, about in _KINDS.items())
         print(f"usage: autowarm data KIND [PATH] [options]\n\n{listed}\nInterrupted, the same command goes on. "
               "Options: `autowarm data folder --help`.")  # fmt: skip
-        return 0 if kind else 2
+        return 0
     if kind not in _KINDS:
-        raise UsageError(f"unknown kind of data {kind!r}; {nearest(kind, _KINDS)}")
+        said = (
+            f"unknown kind of data {kind!r}; {nearest(kind, _KINDS)}"
+            if kind
+            else f"data needs a kind: {either(_KINDS)}"
+        )
+        raise UsageError(f"{said}; autowarm data --help says what each does")
 
     from ..data.tokenise import FINEWEB, SAMPLE, ShardsConfig, contents, documents, fineweb, make_shards
 

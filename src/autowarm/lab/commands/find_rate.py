@@ -1,13 +1,14 @@
 """`autowarm find-rate`: a peak rate by a range test, on the lab's runs or the user's own task."""
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..config import FindRateConfig
+from ..config import FindRateConfig, RunConfig
 from ..config.build import parse, take_task
 from ..errors import as_usage_error
 from ..folders import claim
@@ -39,15 +40,50 @@ def run(argv: list[str]) -> int:
     if task is not None:
         config, own = bring(task, config, Path(config.out), [config.optimizer], "optimizer")
 
-    from ..analysis.rate import words, write
-
+    _run_of(config)  # what is wrong is refused before a folder is made
     claim(Path(config.out))
     found = search(config, own)
     if os.environ.get("RANK", "0") == "0":  # under torchrun the first rank speaks for all
-        print(words(found, config.run.steps, config.optimizer))
-        for path in write(found, Path(config.out)):
-            print(path)
+        show(found, config)
     return 0 if found.reason is None else 1
+
+
+def show(found: "RateSearch", config: FindRateConfig) -> None:
+    """Print the suggestion and its interval, or the reason why there is none; write and name the numbers and curve."""
+    from autowarm.plotting import styled
+
+    from ..analysis.figures import axes_of, save
+    from ..files import write_json
+
+    name, out, told = config.optimizer, Path(config.out) / "find-rate", found.reason is None
+    if told:
+        low, high = found.interval
+        print(f"suggestion  {found.suggestion:.2g} for {name} and a run of {config.run.steps:,} updates")
+        print(f"interval    {low:.2g} to {high:.2g}")
+    else:
+        print(f"no rate can be suggested: {found.reason}")
+    print(f"{len(found.rates)} updates of {name}, rates from {found.rates[0]:.2g} to {found.rates[-1]:.2g}")
+    write_json(out.with_suffix(".json"), {
+        "suggestion": found.suggestion if told else None,
+        "interval": list(found.interval) if told else None,
+        "reason": found.reason,
+        "rates": found.rates.tolist(),
+        "losses": [loss if math.isfinite(loss) else None for loss in found.losses.tolist()],
+    })  # fmt: skip
+
+    @styled
+    def curve() -> list[Path]:
+        drawn, [axes] = axes_of()
+        found.plot(ax=axes)
+        return save(drawn, out)
+
+    print(out.with_suffix(".json"), *curve(), sep="\n")
+
+
+@as_usage_error()
+def _run_of(config: FindRateConfig) -> RunConfig:
+    optimizer = dataclasses.replace(config.run.optimizer, name=config.optimizer)
+    return dataclasses.replace(config.run, optimizer=optimizer, steps=config.steps)  # a batch for each update
 
 
 def search(config: FindRateConfig, own: "Source | None" = None) -> "RateSearch":
@@ -63,9 +99,7 @@ def search(config: FindRateConfig, own: "Source | None" = None) -> "RateSearch":
     from ..training.parallel import joined
     from ..training.setup import Setup
 
-    optimizer = dataclasses.replace(config.run.optimizer, name=config.optimizer)
-    with as_usage_error():
-        run = dataclasses.replace(config.run, optimizer=optimizer, steps=config.steps)  # a batch for each update
+    run = _run_of(config)
     with joined(run.engine) as ranks:
         task = make_task(run, own)
         setup = Setup(run, task, ranks)

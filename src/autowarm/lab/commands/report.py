@@ -24,12 +24,12 @@ def run(argv: list[str]) -> int:
 
     results = read_results(folder)
     claim(folder)
-    _show(results, report.make(results))
+    show(results, report.make(results))
     return 0
 
 
-def _show(results: "Results", files: Sequence[Path]) -> None:
-    """Print the table and the paths."""
+def show(results: "Results", files: Sequence[Path]) -> "Results":
+    """Print the table and the paths; return the results."""
     from rich.console import Console
 
     from ..analysis import table
@@ -38,10 +38,11 @@ def _show(results: "Results", files: Sequence[Path]) -> None:
     table.show(results.summaries, results.failed, console)
     for path in (results.folder / "results.json", *files):
         console.out(str(path))
+    return results
 
 
-def make_and_show(config: Plan, points: Sequence[Point], own: Any = None) -> "Results":
-    """Make a plan's runs, show what came out, and return it."""
+def made(config: Plan, points: Sequence[Point], own: Any = None) -> tuple["Results", list[Path]]:
+    """Make a plan's runs and, of their results, figures and the page, whose paths are returned."""
     from ..analysis import report
     from ..execution.display import Display
     from ..execution.engine import make
@@ -51,9 +52,7 @@ def make_and_show(config: Plan, points: Sequence[Point], own: Any = None) -> "Re
     with Stop(), display:
         results = make(config, points, display, own)
         display.note("drawing figures")
-        files = report.make(results)
-    _show(results, files)
-    return results
+        return results, report.make(results)
 
 
 def complain(failed: Mapping[str, str]) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 from ..config import LabError, SweepConfig
 from ..config.build import parse
 from .compare import asked
-from .report import complain, make_and_show
+from .report import complain, made, show
 from .sweep import SHOWN
 
 # Of a task, which brings no sweep of its own: a run of each optimizer, whose warm-up is a tenth of it.
@@ -18,12 +18,12 @@ def run(argv: list[str]) -> int:
     keys = {word.partition("=")[0] for word in argv}
     if keys & {"--task", "--run.task"}:
         config, own = asked(argv, "smoothness", about, usual={**_OF_A_TASK, "out": "runs/smoothness"})
-        results = make_and_show(config, config.points(), own)
+        results = show(*made(config, config.points(), own))
     else:
         also = {"--task": "a small task of the lab, or your own, FILE.py:NAME; then options are those of compare"}
         sweep = parse(argv, SweepConfig, "smoothness", about, preset="tiny/smoothness", shown=SHOWN, also=also,
                       defaults={"out": "runs/smoothness"})  # fmt: skip
-        results = make_and_show(sweep, sweep.points())
+        results = show(*made(sweep, sweep.points()))
 
     from autowarm.plotting import styled
 

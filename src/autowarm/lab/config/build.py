@@ -1,16 +1,16 @@
 """Makes a config from YAML and command-line words: preset, file, dotted overrides, in this order.
 
-jsonargparse converts and checks every value. This module adds suggestions for misspelt keys, and the help.
+jsonargparse converts and checks every value. This module says in plain words what is wrong, suggests keys that are
+meant, and prints the help.
 """
 
 import argparse
 import dataclasses
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, get_args, get_origin
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 import yaml
 
@@ -19,8 +19,11 @@ from ..registry import SMALL_TASKS, check, either
 from .yaml_files import load_yaml, merged, nested, presets, read_yaml
 
 _Config = TypeVar("_Config")
-_KINDS = {"int": "a whole number", "float": "a number", "str": "text", "NoneType": "null",
-          "list[int]": "a list of whole numbers", "list[int | float]": "a list of numbers"}  # fmt: skip
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null",
+          list[int]: "a list of whole numbers", list[float]: "a list of numbers", list[str]: "a list of names",
+          list[int | float]: "a list of numbers", list[dict[str, Any]]: "a list of mappings",
+          dict[str, Any]: "keys and values"}  # fmt: skip
+_LONGEST = 100  # letters of a wrong value in a message
 
 
 class Parser(argparse.ArgumentParser):
@@ -62,85 +65,131 @@ def parse(
     if positional and argv and not argv[0].startswith("-"):
         argv = [f"--{positional}={argv[0]}", *argv[1:]]
     name, words = take(argv, "--config")
-    words = _spelt_out(words, config_class)
-    parser = _parser(config_class)
-    parser.prog, parser.description = f"autowarm {command}", about
-    source, values, instead = "", dict(defaults or {}), instead or {}
+    names, values, source = ", ".join(presets(command)), dict(defaults or {}), ""
+    also = {**(also or {}), "--config": f"a YAML file{names and f', or a preset: {names}'}"}
     try:
         if chosen := name or preset:
             found, path = read_yaml(chosen, command)
-            source, values = f"{path}: ", merged(values, nested(found))
-        found = leaves(values, config_class, source.removesuffix(": "))
-        parser.parse_object(values, defaults=False)  # checks the values, which `set_defaults` does not
-        parser.set_defaults(found)
+            values, source = merged(values, nested(found)), str(path)
+        flat = leaves(values, config_class, source)
+        _checked(flat, config_class, source)
         if {"-h", "--help", "--help-all"} & set(words):
-            keys = () if "--help-all" in words else shown or [action.dest for action in parser._actions]
-            _print_help(parser, command, positional, keys, also or {})
+            usage = f"autowarm {command} {f'[{positional.upper()}] ' if positional else ''}[--KEY VALUE ...]"
+            _print_help(
+                f"usage: {usage}\n\n{about}\n", config_class, flat, also, () if "--help-all" in words else shown
+            )
             raise SystemExit(0)
-        source = ""
-        for key in (word.split("=")[0].removeprefix("--") for word in words if word.startswith("--")):
-            if _kind(key.rstrip("+"), config_class) is None:
-                known = {*known_keys(config_class), *(name.removeprefix("--") for name in also or {})}
-                raise LabError(f"unknown option --{key}; {_nearest_key(key, known, instead)}")
-            if key in instead:
-                raise LabError(f"--{key} has no effect here: give --{instead[key]}")
-        return _instantiate(parser, parser.parse_args(words), config_class, own)
-    except (argparse.ArgumentError, LabError, ValueError, TypeError, RecursionError) as error:
-        text = _one_line(error)
-        raise UsageError(text if text.startswith(source) else source + text) from None
+        _read_words(words, config_class, flat, also, instead or {})
+        return build(config_class, flat, "", own)
+    except (LabError, ValueError, TypeError, yaml.YAMLError) as error:
+        raise UsageError(" ".join(str(error).split())) from None
 
 
-def _spelt_out(words: Sequence[str], config_class: type) -> list[str]:
-    """Rewrite ``--optimizer muon`` as ``--optimizer.name muon``, and likewise for every section with a name or kind."""
-    known, found = known_keys(config_class), list(words)
+def _read_words(
+    words: Iterable[str], config_class: type, flat: dict[str, Any], also: Iterable[str], instead: Mapping[str, str]
+) -> None:
+    """Enter the value of each option by its dotted key. Text stays text, which jsonargparse reads as the key's type.
 
-    def is_list(key: str) -> bool:
-        kind = _kind(key, config_class)
-        return any(get_origin(one) is list for one in (kind, *get_args(kind)))  # also one that may be null
+    A section with a name or a kind may be given by it, as in ``--optimizer muon``, and a list without its brackets.
+    """
+    known, words = known_keys(config_class), iter(words)
+    for word in words:
+        key, given, text = word.partition("=")
+        if not word.startswith("--"):
+            raise LabError(f"{word!r} belongs to no option: give each as --KEY VALUE")
+        value, key = text if given else next(words, None), key.removeprefix("--")
+        by_name = next((name for name in (f"{key}.name", f"{key}.kind") if name in known), None)
+        if by_name and re.fullmatch(r"\w[\w.-]*", value or "a-name"):
+            key = by_name
+        if (kind := _kind(key, known)) is None:
+            options = {*known, *(name.removeprefix("--") for name in also)}
+            said = "" if value is None else f", given {_short(value)}"
+            raise LabError(f"unknown option --{key}{said}; {_nearest_key(key, options, instead)}")
+        if key in instead:
+            raise LabError(f"--{key} has no effect here: give --{instead[key]}")
+        if value is None or (value.startswith("--") and not given):
+            raise LabError(f"--{key} needs a value: {_wanted(kind)}")
+        if key == "seeds" and value.isdecimal():
+            raise LabError(f"--seeds {value} may mean a seed or how many: list them, as in --seeds 0,1,2,3; [{value}] "
+                           "is one seed")  # fmt: skip
+        kinds = (kind, *get_args(kind)) if get_origin(kind) is not dict else ()
+        if any(get_origin(one) is list for one in kinds) and re.match(r"(?!null$)[^[{]", value):
+            value = f"[{value}]"
+        parent, _, name = key.rpartition(".")
+        if dataclasses.is_dataclass(kind):
+            flat |= leaves(load_yaml(value), kind, f"--{key}", f"{key}.")
+        elif key in known:
+            flat[key] = value
+        else:  # an entry of a mapping
+            entries = flat.get(parent, _reader(config_class).get_default(parent)) or {}
+            flat[parent] = {**(load_yaml(entries) if isinstance(entries, str) else entries), name: load_yaml(value)}
 
-    for i, word in enumerate(words):
-        key, given, value = word.partition("=")
-        key = key.removeprefix("--")
-        value = value if given else "".join(words[i + 1 : i + 2])
-        name = next((name for name in (f"{key}.name", f"{key}.kind") if name in known), None)
-        if word.startswith("--") and name and re.fullmatch(r"\w[\w.-]*", value):
-            found[i] = f"--{name}{given}{value if given else ''}"
-        elif word.startswith("--") and is_list(key) and re.match(r"(?!null$)[^[{]", value):
-            place = i if given else i + 1
-            found[place] = f"--{key}=[{value}]" if given else f"[{value}]"  # as in --seeds 0,1
-    return found
 
-
-def _kind(key: str, config_class: type) -> Any:
+def _kind(key: str, known: Mapping[str, Any]) -> Any:
     """Return the type of a key, or of an entry of a mapping, such as rates.muon; None for what is neither."""
-    known, parent = known_keys(config_class), key.rpartition(".")[0]
-    return known[key] if key in known else next(iter(get_args(known.get(parent))[1:]), None)
+    return known[key] if key in known else next(iter(get_args(known.get(key.rpartition(".")[0]))[1:]), None)
 
 
 def _nearest_key(key: str, known: Iterable[str], instead: Mapping[str, str]) -> str:
     """Suggest a known option for an unknown one, such as run.steps for steps."""
-    known = [name for name in known if name not in instead]
     for name, other in instead.items():
-        if key in name.split(".")[-2:] and key != "optimizer":
+        if key in name.split(".")[-2:]:
             return f"did you mean {other!r}?"
-    if key == "optimizer" and "rates" in known:
-        return "give each optimizer with its peak rates, such as --rates '{muon: [3e-3]}'"
+    known = [name for name in known if name not in instead]
     section, _, name = key.rpartition(".")
     if f"{key.removesuffix(name)}options" in known and section.endswith("schedule"):
         return f"arguments of AdaptiveWarmup go into --{section}.options, as in --{section}.options '{{{name}: VALUE}}'"
     inside = sorted(name for name in known if name.endswith(f".{key}"))
-    return f"did you mean {inside[0]!r}?" if inside else nearest(key, known)
+    return nearest(inside[0] if inside else key, known, "--config takes a preset, and --help lists the options")
 
 
-def build(config_class: type[_Config], values: Mapping[str, Any], source: str) -> _Config:
+def build(config_class: type[_Config], values: Mapping[str, Any], source: str, own: str | None = None) -> _Config:
     """Build the config with these keys, nested or dotted, and defaults for all others; errors start with ``source``."""
-    parser = _reader(config_class)
+    parsed = _checked(leaves(nested(values), config_class, source), config_class, source)
+    for key, value in parsed.items():
+        if isinstance(value, str) and value.startswith("~/"):  # from a file
+            parsed[key] = str(Path(value).expanduser())
     try:
-        values = nested(values)
-        leaves(values, config_class, source)
-        return _instantiate(parser, parser.parse_object(values, defaults=False), config_class)
+        config = config_class(**vars(_reader(config_class).instantiate(parsed)))
+        run: Any = getattr(config, "run", config)
+        if getattr(run, "is_own_task", False) and run.task != own:  # a user's task is code: --task alone may name it
+            check("task", run.task, SMALL_TASKS, "task")
     except (argparse.ArgumentError, ValueError, TypeError) as error:
-        raise LabError(f"{source}: {_one_line(error)}") from None
+        raise LabError(f"{source}{source and ': '}{' '.join(str(error).split())}") from None
+    return config
+
+
+def _checked(flat: Mapping[str, Any], config_class: type, source: str) -> Any:
+    """Convert values by dotted key to their types; LabError if one cannot be."""
+    known = known_keys(config_class)
+    try:
+        return _reader(config_class).parse_object(nested(flat), defaults=False)
+    except (argparse.ArgumentError, ValueError, TypeError, RecursionError) as error:
+        text = "a value is too deeply nested" if isinstance(error, RecursionError) else " ".join(str(error).split())
+        if (found := re.search(r'key "([\w.]+)"', text)) and found[1] in flat:
+            key, given = found[1], flat[found[1]]
+            text = f"{key}: expected {_wanted(known[key])}, got {_short(given)}"
+            for kind in (known[key], *get_args(known[key])):
+                if get_origin(kind) is Literal:
+                    text = f"{key}: unknown {_short(given)}; {nearest(str(given), get_args(kind))}"
+        raise LabError(f"{source}{source and ': '}{text}") from None
+
+
+def _wanted(kind: Any) -> str:
+    """Say in words what a key of this type takes."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind in _KINDS:
+        return _KINDS[kind]
+    if origin is Literal:
+        return f"one of {', '.join(inner)}"
+    if dataclasses.is_dataclass(kind):
+        return "keys and values"
+    return f"keys, each with {_wanted(inner[1])}" if origin is dict else either(map(_wanted, inner))
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def known_keys(config_class: Any) -> dict[str, Any]:
@@ -156,7 +205,7 @@ def known_keys(config_class: Any) -> dict[str, Any]:
 def leaves(values: Any, config_class: Any, source: str, prefix: str = "") -> dict[str, Any]:
     """Convert nested keys, which must be known, to dotted ones. A value that is itself a mapping stays whole."""
     if not isinstance(values, Mapping):
-        what = f"{prefix.rstrip('.')!r} must hold" if prefix else "expected"
+        what = f"{prefix.rstrip('.')!r} is a group of options and must hold" if prefix else "expected"
         raise LabError(f"{source}: {what} keys and values, got {values!r}")
     known = known_keys(config_class)
     found: dict[str, Any] = {}
@@ -201,77 +250,40 @@ def take_task(argv: Sequence[str], key: str = "task") -> tuple[str | None, list[
     return (place, rest) if own else (None, [f"--{key}", str(place), *rest])
 
 
-def _parser(config_class: type[Any]) -> Any:
+def _new_reader(config_class: type[Any]) -> Any:
     import jsonargparse
 
     # By default jsonargparse would import a, and may call b, for a value such as {class_path: a.b}.
     jsonargparse.set_parsing_settings(instantiate_subclass_spec_in_any=False, import_path_denylist=["*"])
     jsonargparse.set_loader("autowarm", load_yaml, exceptions=(yaml.YAMLError,))
-    parser = jsonargparse.ArgumentParser(exit_on_error=False, parser_mode="autowarm", add_help=False)
-    parser.add_class_arguments(config_class)
-    return parser
+    reader = jsonargparse.ArgumentParser(exit_on_error=False, parser_mode="autowarm", add_help=False)
+    reader.add_class_arguments(config_class)
+    return reader
 
 
-# Making a parser takes ten times as long as reading one run with it, and a sweep may have hundreds of runs.
-_reader: Any = cache(_parser)
-
-
-def _instantiate(parser: Any, parsed: Any, config_class: type[_Config], own: str | None = None) -> _Config:
-    for key, value in parsed.items():
-        if isinstance(value, str) and value.startswith("~/"):  # from a file
-            parsed[key] = str(Path(value).expanduser())
-    config = config_class(**vars(parser.instantiate(parsed)))
-    run: Any = getattr(config, "run", config)
-    if getattr(run, "is_own_task", False) and run.task != own:  # a user's task is code, which --task alone may name
-        check("task", run.task, SMALL_TASKS, "task")
-    return config
+# Making a reader takes ten times as long as reading one run with it, and a sweep may have hundreds of runs.
+_reader: Any = cache(_new_reader)
 
 
 def _print_help(
-    parser: Any, command: str, positional: str | None, shown: Sequence[str], also: Mapping[str, str]
+    about: str, config_class: type, flat: Mapping[str, Any], also: Mapping[str, str], shown: Sequence[str]
 ) -> None:
-    """Print the keys in ``shown`` with a line or two each; if it is empty, argparse's own help for every key."""
-    names = ", ".join(presets(command))
-    also = {**also, "--config": f"a YAML file{names and f', or a preset: {names}'}"}
-    usage = f"autowarm {command} {f'[{positional.upper()}] ' if positional else ''}[--KEY VALUE ...]"
-    if not shown:
-        for option, about in also.items():
-            parser.add_argument(option, help=about)
-        parser.usage = usage
-        parser.print_help()
-        return
-
+    """Print the keys in ``shown`` with their description's first sentence; if it is empty, all keys in full."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    rows = {**also, "--help-all": "every option, with its type and full description"}
-    helps = {action.dest: action.help for action in parser._actions}
-    for key in shown:
-        default = parser.get_default(key)
-        first = re.split(r"[.;] ", " ".join(helps[key].split()).removesuffix("."))[0]
-        rows[f"--{key}"] = first if default in (None, "", [], {}) else f"{first} (default: {default})"
+    reader, rows = _reader(config_class), {**also, "--help-all": "every option, with its type and full description"}
+    helps = {action.dest: " ".join((action.help or "").split()) for action in reader._actions}
+    for key, kind in known_keys(config_class).items():
+        if dataclasses.is_dataclass(kind) or (shown and key not in shown):
+            continue
+        default = flat.get(key, reader.get_default(key))
+        notes = [] if shown else [_wanted(kind)]
+        notes += [] if default in (None, "", [], {}) else [f"default: {default}"]
+        text = re.split(r"[.;] ", helps[key])[0] if shown else helps[key]
+        rows[f"--{key}"] = text.removesuffix(".") + f" ({', '.join(notes)})" * bool(notes)
     table = Table.grid(padding=(0, 2))
-    for option, about in rows.items():
-        table.add_row(Text(f"  {option}"), Text(about))
-    console = Console(highlight=False)
-    console.print(Text(f"usage: {usage}\n\n{parser.description}\n"))
-    console.print(table)
-
-
-def _one_line(error: Exception) -> str:
-    """Return the message in one line, without Python's spelling of types."""
-    text = " ".join(str(error).split())
-    if isinstance(error, RecursionError):
-        text = "a value is too deeply nested"
-    text = re.sub(r"<class '(\w+)'>", r"\1", text).replace("typing.", "").replace("Parser key", "key")
-    if found := re.search(r'key "([\w.]+)": Expected a Literal(\[.*?\])\. Got value: (\S+)', text):
-        key, choices, given = found.groups()
-        return f"{key}: unknown {given!r}; {nearest(given, json.loads(choices.replace(chr(39), chr(34))))}"
-    if found := re.search(r'key "([\w.]+)": Does not validate .*?: \[(.*?)\] Errors: .*Given value: (.*)$', text):
-        key, kinds, given = found.groups()
-        wanted = [_KINDS.get(kind, kind) for kind in re.findall(r"(\w+(?:\[.*?\])?)(?:, |$)", kinds)]
-        return f"{key}: expected {either(wanted).replace('Literal', 'one of ')}, got {given}"
-    if found := re.search(r'key "([\w.]+)": (Unable to load config|Importing)', text):
-        return f"{found[1]} is a group of options: give them one by one, as --{found[1]}.KEY VALUE"
-    return text
+    for option, text in rows.items():
+        table.add_row(Text(f"  {option}"), Text(text))
+    Console(highlight=False).print(Text(about), table)

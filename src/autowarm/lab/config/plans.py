@@ -27,7 +27,7 @@ from typing import Any, Literal
 from ..errors import LabError, as_usage_error, differences, nearest, require
 from ..registry import FOLLOWED, OPTIMIZERS, SCHEDULES, check, described
 from .build import build, leaves
-from .runs import RunConfig, ScheduleConfig
+from .runs import RunConfig
 
 _OF_A_CURVE = {"schedule.kind", "schedule.warmup_steps"}  # keys that may differ within one summary
 _GRID = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # a comparison's hand-set warm-ups, as shares of the run
@@ -80,19 +80,6 @@ class Plan(Where):
     out: str = "runs/sweep"
     store: str | None = None
 
-    @property
-    def grows(self) -> bool:
-        """Whether longer hand-set warm-ups are added where the longest is the best."""
-        return False
-
-    @as_usage_error()
-    def points(self) -> list[Point]:
-        """List every run, seed by seed, so that an interrupted plan has complete seeds; UsageError if one is wrong."""
-        return _distinct(self._points())
-
-    def _points(self) -> list[Point]:
-        raise NotImplementedError
-
 
 @described
 @dataclass(frozen=True, kw_only=True)
@@ -127,33 +114,28 @@ class CompareConfig(Plan):
         require(in_range, f"warmups must be finite and not negative, got {self.warmups}")
         super().__post_init__()
 
-    @property
-    def grows(self) -> bool:
-        """Whether no lengths are given."""
-        return self.warmups is None
-
-    def _points(self) -> list[Point]:
+    @as_usage_error()
+    def points(self) -> list[Point]:
+        """List every run, seed by seed, so that an interrupted plan has complete seeds; UsageError if one is wrong."""
         if not self.run.is_own_task:
             for key, names in (("rates", self.rates), ("options", self.options)):
                 for name in names:
                     check(key, name, OPTIMIZERS, "optimizer")
-        schedules, points = self._schedules(), []
+        base = dataclasses.replace(self.run.schedule, warmup_steps=None)
+        lengths = [_updates(warmup, self.run.steps) for warmup in (_GRID if self.warmups is None else self.warmups)]
+        if self.warmups is None:  # a run of few updates has no room for every share
+            lengths = [min(length, self.run.steps - 1) for length in lengths]
+        by_hand = [dataclasses.replace(base, warmup_steps=length, div=base.div or _DIV) for length in lengths]
+        schedules = [dataclasses.replace(one, kind=kind) for kind in self.schedules
+                     for one in (by_hand if SCHEDULES[kind].by_hand else [base])]  # fmt: skip
+        points = []
         for seed, (name, rates) in itertools.product(self.seeds, self.rates.items()):
             options = self.run.optimizer.options | self.options.get(name, {})
             for lr, schedule in itertools.product(rates, schedules):
                 optimizer = dataclasses.replace(self.run.optimizer, name=name, lr=lr, options=options)
                 run = dataclasses.replace(self.run, optimizer=optimizer, schedule=schedule, seed=seed)
                 points.append(Point(run.label, run))
-        return points
-
-    def _schedules(self) -> list[ScheduleConfig]:
-        base = dataclasses.replace(self.run.schedule, warmup_steps=None)
-        lengths = [_updates(warmup, self.run.steps) for warmup in (_GRID if self.warmups is None else self.warmups)]
-        if self.warmups is None:  # a run of few updates has no room for every share
-            lengths = [min(length, self.run.steps - 1) for length in lengths]
-        by_hand = [dataclasses.replace(base, warmup_steps=length, div=base.div or _DIV) for length in lengths]
-        return [dataclasses.replace(one, kind=kind) for kind in self.schedules
-                for one in (by_hand if SCHEDULES[kind].by_hand else [base])]  # fmt: skip
+        return _distinct(points)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,8 +166,10 @@ class SweepConfig(Plan):
             extra = sorted(set(cell or {}) - {"set", "grid"})
             require(not extra, f"cells.{name}: unknown key {extra[:1]}; a cell has the keys set and grid")
 
-    def _points(self) -> list[Point]:
-        full, chosen = [], []
+    @as_usage_error()
+    def points(self) -> list[Point]:
+        """List every run, seed by seed, so that an interrupted plan has complete seeds; UsageError if one is wrong."""
+        chosen = []
         for name, cell in self.cells.items():
             if cell is None or (self.only and name not in self.only):
                 continue
@@ -194,19 +178,15 @@ class SweepConfig(Plan):
                 parts = (self.base, cell.get("set") or {}, settings, self.override)
                 keys = {key: value for part in parts for key, value in leaves(part, RunConfig, place).items()}
                 require("seed" not in keys, f"{place}: seed is set by the sweep's seeds, such as seeds: [0, 1]")
-                fixed = leaves(self.override, RunConfig, place)
-                left = {key: value for key, value in varied.items() if key not in fixed}
-                run = _run(keys, place)
-                full.append((name, varied, run))
-                chosen.append((name, left, run))
-        _check_effect(full)
-        _check_curves(chosen)
-        points = []
+                chosen.append((name, varied, _run(keys, place)))
+        _check_effect(chosen)
+        fixed, points = leaves(self.override, RunConfig, "override"), []
         for seed, (name, varied, run) in itertools.product(self.seeds, chosen):
-            words = [name, run.schedule.label, *(f"{key.split('.')[-1]}={value}" for key, value in varied.items())]
+            left = {key: value for key, value in varied.items() if key not in fixed}
+            words = [name, run.schedule.label, *(f"{key.split('.')[-1]}={value}" for key, value in left.items())]
             seeded = dataclasses.replace(run, seed=seed)
-            points.append(Point(" ".join([*words, f"seed{seed}"]), seeded, name, varied))
-        return points
+            points.append(Point(" ".join([*words, f"seed{seed}"]), seeded, name, left))
+        return _distinct(points)
 
 
 def _check_effect(chosen: Iterable[tuple[str, Mapping[str, Any], RunConfig]]) -> None:
@@ -226,33 +206,23 @@ def _check_effect(chosen: Iterable[tuple[str, Mapping[str, Any], RunConfig]]) ->
             raise LabError(f"cells.{name} and cells.{same} have the same runs, {why}")
 
 
-def _check_curves(chosen: Iterable[tuple[str, Mapping[str, Any], RunConfig]]) -> None:
-    """Raise LabError if runs that would be points of one curve differ in more than the length of their warm-ups."""
-    curves: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for name, varied, run in chosen:
-        settings = dataclasses.asdict(run)
-        settings["schedule"].pop("warmup_steps")
-        known = curves.setdefault((name, json.dumps(varied, sort_keys=True), run.schedule.kind), settings)
-        if known != settings:
-            [first, *_] = differences(known, settings)
-            raise LabError(
-                f"cells.{name}: two blocks of its grid have {run.schedule.kind} runs that differ in {first}: give both "
-                "values in one list, or make two cells"
-            )
+def _distinct(points: Sequence[Point]) -> list[Point]:
+    """Leave out repeated runs: two shares may round to the same update. Different runs need different names.
 
-
-def _distinct(points: Iterable[Point]) -> list[Point]:
-    """Leave out repeated runs: two shares may round to the same step. Different runs need different names."""
-    found: dict[str, Point] = {}
+    Runs of one curve differ in the length of their warm-ups alone.
+    """
+    known: dict[Any, dict[str, Any]] = {}
     for point in points:
-        if (known := found.setdefault(point.name, point)).run != point.run:
-            [first, *_] = differences(dataclasses.asdict(known.run), dataclasses.asdict(point.run))
-            raise LabError(
-                f"two runs are called {point.name!r} and differ in {first}: give their cells different names, or give "
-                "both values in one list"
-            )
-    require(len(found) > 0, "the plan has no runs: one of its lists is empty")
-    return list(found.values())
+        run, settings = point.run, dataclasses.asdict(point.run)
+        varied = json.dumps(dict(point.varied), sort_keys=True)
+        curve = point.cell, varied, run.optimizer.name, run.optimizer.lr, run.schedule.kind, run.seed
+        whole = {**settings, "schedule": {**settings["schedule"], "warmup_steps": None}}
+        for key, values in ((point.name, settings), (curve, whole)):
+            if differ := differences(known.setdefault(key, values), values):
+                raise LabError(f"two runs like {point.name!r} differ in {differ[0]}: give both values in one list, or "
+                               "make two cells")  # fmt: skip
+    require(len(points) > 0, "the plan has no runs: one of its lists is empty")
+    return list({point.name: point for point in points}.values())
 
 
 def combinations(grid: Sequence[Mapping[str, Any]], source: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

@@ -51,24 +51,18 @@ def read_yaml(name: str, command: str = "*", extending: tuple[str, ...] = ()) ->
 
 def load_yaml(text: str) -> Any:
     """Read plain values from YAML of limited size and depth, aliases included; dates stay text."""
-    sizes: dict[int, int] = {}
-
-    def measure(node: Any, above: tuple[int, ...]) -> int:
-        if id(node) in above or len(above) > _MOST_DEPTH:
-            raise yaml.YAMLError("it refers to itself or is too deeply nested")
-        if id(node) not in sizes:
-            children = node.value if isinstance(node, yaml.CollectionNode) else ()
-            parts = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
-            sizes[id(node)] = 1 + sum(measure(part, (*above, id(node))) for part in parts)
-        if sizes[id(node)] > _MOST_NODES:
-            raise yaml.YAMLError(f"it holds more than {_MOST_NODES} values")
-        return sizes[id(node)]
-
     try:
         loader = _Loader(text)
         if (root := loader.get_single_node()) is None:
             return None
-        measure(root, ())
+        count, todo = 0, [(root, 0)]
+        while todo:  # in the tree as it would be without aliases, before any of it is made
+            node, depth = todo.pop()
+            count += 1
+            if count > _MOST_NODES or depth > _MOST_DEPTH:
+                raise yaml.YAMLError(f"it holds more than {_MOST_NODES} values or is too deeply nested")
+            children = node.value if isinstance(node, yaml.CollectionNode) else ()
+            todo += [(part, depth + 1) for one in children for part in (one if isinstance(one, tuple) else (one,))]
         return loader.construct_document(root)
     except (RecursionError, OverflowError) as error:
         raise yaml.YAMLError(f"it cannot be read ({type(error).__name__})") from None
@@ -76,16 +70,6 @@ def load_yaml(text: str) -> Any:
 
 class _Loader(yaml.SafeLoader):
     """Reads YAML's plain types, but no dates, which no key takes, and reads 1e-3 as a number."""
-
-    depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self.depth += 1
-        if self.depth > _MOST_DEPTH:
-            raise yaml.YAMLError("it is too deeply nested")
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
 
 
 _Loader.yaml_implicit_resolvers = {

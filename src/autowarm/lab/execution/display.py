@@ -1,15 +1,24 @@
 """Shows a comparison's progress: live bars in a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from ..config import printable
+
+
+class _Bars(Progress):
+    """Progress bars, and a line of words below them."""
+
+    words = ""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        yield Text(self.words, style="dim")
 
 
 class Display:
@@ -17,34 +26,28 @@ class Display:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
-        self.progress = Progress(
+        self.progress = _Bars(
             TextColumn("{task.description}", markup=False), BarColumn(16), MofNCompleteColumn(),
             TextColumn("{task.fields[news]}", markup=False), TextColumn("ETA"), TimeRemainingColumn(compact=True),
+            console=self.console, transient=True, refresh_per_second=4, disable=not self.console.is_terminal,
             speed_estimate_period=1e9, get_time=lambda: time.monotonic(),
         )  # fmt: skip
         self.runs: dict[str, Task] = {}
         self.all = self._task("", 0)
         self.done = self.total = 0
-        self.started = time.monotonic()
-        self.message = ""
         self.reasons: set[str] = set()
-        self.live: Live | None = None
-        if self.console.is_terminal:
-            self.live = Live(console=self.console, get_renderable=self._render, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Self:
-        if self.live:
-            self.live.start()
+        self.progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.live:
-            self.live.stop()
+        self.progress.stop()
 
     def note(self, message: str) -> None:
         """Show what the program is doing."""
-        self.message = message
-        if not self.live:
+        self.progress.words = f"{message} · Ctrl-C keeps what is done"
+        if not self.console.is_terminal:
             self.line(message)
 
     def line(self, text: str) -> None:
@@ -58,7 +61,7 @@ class Display:
         self.done, self.total = done, done + len(runs)
         self.all = self._task("all runs", sum(steps for _, steps in runs))
         self.all.visible = bool(runs)
-        self.started = time.monotonic()
+        self.all.fields["news"] = f"{done} of {self.total} runs"
         already = f", {done} already finished" if done else ""
         self.note(f"{self.total} runs{already}; {workers} side by side" if runs else f"all {done} runs are finished")
 
@@ -76,7 +79,7 @@ class Display:
         self._close(label)
         outcome = "diverged" if result["diverged"] else f"val loss {result['val_loss']:.4f}"
         text = f"[{self.done}/{self.total}] {label}  {outcome}  warm-up {result['warmup_steps']}"
-        if not self.live:
+        if not self.console.is_terminal:
             self.line(f"{text}  {result['seconds']:.0f} s  ETA {self.eta()}")
 
     def fail(self, label: str, message: str) -> None:
@@ -103,14 +106,9 @@ class Display:
     def _close(self, label: str) -> None:
         self.done += 1
         run = self.runs[label]
+        self.all.fields["news"] = f"{self.done} of {self.total} runs"
         self._move(run, run.total or 0)
         run.visible = False
-
-    def _render(self) -> Group:
-        self.all.fields["news"] = f"{self.done} of {self.total} runs"
-        so_far = duration(time.monotonic() - self.started)
-        words = f"{self.message} · {so_far} so far · Ctrl-C keeps what is done"
-        return Group(self.progress.get_renderable(), Text(words, style="dim"))
 
 
 def duration(seconds: float) -> str:

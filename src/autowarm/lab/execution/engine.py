@@ -24,7 +24,7 @@ from typing import Any
 
 from ..analysis.results import Results, write_results
 from ..analysis.summary import Summary
-from ..config import LabError, Plan, Point, RunConfig, Where
+from ..config import CompareConfig, LabError, Plan, Point, RunConfig, Where
 from ..files import read_object, write_json
 from ..folders import locked
 from ..tasks import Source, loads_of, make_task
@@ -44,6 +44,7 @@ class Planned:
     folder: Path  # named after the id
     own: Source | None = None  # of the task, if the config names none of the lab's
     source: Mapping[str, Any] = field(default_factory=dict)  # name and checksum of its data
+    loads: tuple[str, ...] = ()  # slow modules that it imports
 
     @property
     def name(self) -> str:
@@ -67,7 +68,7 @@ class Planned:
     def job(self) -> Job:
         """Return the job that makes the run."""
         call = partial(called, "autowarm.lab.training.loop:train", self.point.run, self.folder, own=self.own)
-        return Job(self.name, self.point.run.steps, call, self.folder, loads_of(self.point.run))
+        return Job(self.name, self.point.run.steps, call, self.folder, self.loads)
 
 
 def plan(points: Iterable[Point], store: Path, own: Source | None = None) -> list[Planned]:
@@ -77,8 +78,8 @@ def plan(points: Iterable[Point], store: Path, own: Source | None = None) -> lis
         source: dict[str, Any] = (
             _source(point.run) if own is None else {"name": own.name, "sha256": own.sha256, "own": True}
         )
-        key = run_id(identity(point.run, source["sha256"]))
-        planned.append(Planned(point, key, store / f"{point.run.label}-{key}", own, source))
+        loads, key = loads_of(point.run), run_id(identity(point.run, source["sha256"]))
+        planned.append(Planned(point, key, store / f"{point.run.label}-{key}", own, source, loads))
     return planned
 
 
@@ -100,7 +101,8 @@ def make(config: Plan, points: Sequence[Point], display: Display, own: Source | 
                 display.line(f"the task is new: {', '.join(unlike)} had other values at the last start")
             failed |= execute(new, display, config)
             results = gather(out, dataclasses.asdict(config), planned, failed)
-            points = longer(planned, results.summaries) if config.grows else []
+            grows = isinstance(config, CompareConfig) and config.warmups is None
+            points = longer(planned, results.summaries) if grows else []
             if points:
                 names = ", ".join(dict.fromkeys(point.name.rpartition("-seed")[0] for point in points))
                 display.line(f"the longest hand-set warm-up is the best so far, so a longer one is added: {names}")

@@ -22,8 +22,7 @@ from ..config import FigureConfig, SweepConfig, UsageError, nearest
 from ..config.build import build
 from ..config.yaml_files import SCALES, read_yaml
 from ..execution.display import Display
-from ..execution.engine import execute, gather, plan, write_manifest
-from ..folders import claim, locked
+from ..execution.engine import make
 from ..tasks.models import parameters
 from .costs import hours
 from .gallery import GALLERY, Picture, Sources, picture
@@ -42,31 +41,23 @@ def sweep_config(name: str, scale: str, data: Path, override: dict[str, Any], se
 
 
 def produce(names: Sequence[str], sources: Sources, display: Display, config: FigureConfig) -> dict[str, str]:
-    """Make the missing runs that these figures need, and return those that failed.
+    """Make the missing runs that these figures need, sweep by sweep, and return those that failed.
 
     `config` gives the sweeps' overrides and seeds, and the engine that makes the runs.
     """
-    entries = [GALLERY[name] for name in names]
     sweeps: dict[str, list[str]] = {}
-    for entry in entries:
-        for name in entry.sweeps:
-            sweeps.setdefault(name, []).extend(entry.cells)
-    if not sweeps:
-        return {}
-    with locked(sources.data):
-        configs, planned = {}, {}
-        for name, cells_of in sweeps.items():
-            display.note(f"planning {name}")
-            sweep = sweep_config(name, sources.scale, sources.data, config.override, config.seeds)
-            configs[name] = dataclasses.replace(sweep, only=list(dict.fromkeys(cells_of)))
-            points = [dataclasses.replace(point, name=f"{name} {point.name}") for point in configs[name].points()]
-            planned[name] = plan(points, Path(str(configs[name].store)))
-            claim(sources.data / name)
-            write_manifest(sources.data / name, configs[name].about, planned[name])
-        every = [run for runs in planned.values() for run in runs]
-        failed = execute(every, display, config)
-        for name, runs in planned.items():
-            report.make(gather(sources.data / name, dataclasses.asdict(configs[name]), runs, failed))
+    for entry in (GALLERY[name] for name in names):
+        for sweep in entry.sweeps:
+            sweeps.setdefault(sweep, []).extend(entry.cells)
+    failed: dict[str, str] = {}
+    for name, cells_of in sweeps.items():
+        display.note(f"the runs of {name}")
+        found = sweep_config(name, sources.scale, sources.data, config.override, config.seeds)
+        found = dataclasses.replace(found, only=list(dict.fromkeys(cells_of)), engine=config.engine,
+                                    workers=config.workers, address=config.address)  # fmt: skip
+        results = make(found, found.points(), display)
+        report.make(results)
+        failed |= {f"{name} {run}": message for run, message in results.failed.items()}
     return failed
 
 

@@ -37,7 +37,7 @@ class Made:
 
 def test_results_come_in_order_from_one_other_thread() -> None:
     made = Made()
-    assert list(read_ahead(made, 3, 40)) == [step * step for step in range(3, 40)]
+    assert list(read_ahead(made, range(3, 40))) == [step * step for step in range(3, 40)]
     assert made.steps == list(range(3, 40))
     assert len(made.threads) == 1
     assert threading.get_ident() not in made.threads
@@ -46,7 +46,7 @@ def test_results_come_in_order_from_one_other_thread() -> None:
 
 def test_it_reads_ahead_but_not_without_bound() -> None:
     made = Made()
-    results = read_ahead(made, 0, 100, ahead=4)
+    results = read_ahead(made, range(100), ahead=4)
     assert made.steps == []  # nothing before the first is wanted
     assert next(results) == 0
     made.wait_for(4)  # without a further call of next
@@ -61,7 +61,7 @@ def test_it_reads_ahead_but_not_without_bound() -> None:
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_fewer_steps_than_it_reads_ahead(steps: int) -> None:
     made = Made()
-    assert len(list(read_ahead(made, 5, 5 + steps, ahead=3))) == steps
+    assert len(list(read_ahead(made, range(5, 5 + steps), ahead=3))) == steps
     assert made.steps == list(range(5, 5 + steps))  # none beyond the last
     assert readers() == 0
 
@@ -72,7 +72,7 @@ def test_an_error_comes_in_its_turn_and_ends_the_thread() -> None:
             raise LabError("the third is damaged")
         return step
 
-    results = read_ahead(make, 0, 10)
+    results = read_ahead(make, range(10))
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(LabError, match="the third is damaged"):
         next(results)
@@ -81,7 +81,7 @@ def test_an_error_comes_in_its_turn_and_ends_the_thread() -> None:
 
 
 def test_a_dropped_iterator_ends_its_thread() -> None:
-    results = read_ahead(lambda step: step, 0, 1000)
+    results = read_ahead(lambda step: step, range(1000))
     next(results)
     assert readers() == 1
     del results

@@ -1,7 +1,7 @@
 """Batches of tokens as a pure function of (seed, step), read ahead of their use."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Literal, TypeVar
@@ -16,6 +16,7 @@ from .shards import Shards, Tokens
 
 Batch = npt.NDArray[np.int64]
 Sampling = Literal["random", "epochs"]
+S = TypeVar("S")
 T = TypeVar("T")
 _ALL = slice(None)
 _AHEAD = 3  # batches: enough for a slow read now and then, and a few MB
@@ -77,21 +78,33 @@ def training_batches(
         made = torch.from_numpy(batch(tokens, seed, step, batch_size, seq_len, rows, sampling))
         return made.pin_memory() if pinned else made
 
-    return read_ahead(make, first, last)
+    return read_ahead(make, range(first, last))
 
 
-def read_ahead(make: Callable[[int], T], first: int, last: int, ahead: int = _AHEAD) -> Iterator[T]:
-    """Yield make(first), …, make(last − 1), which a thread calls in this order, at most ``ahead`` calls in advance.
+def read_ahead(make: Callable[[S], T], given: Iterable[S], ahead: int = _AHEAD, threads: int = 1) -> Iterator[T]:
+    """Yield make(x) for each x given, in their order. Threads call it, at most ``ahead`` calls in advance.
 
-    An exception of a call is raised in its turn, after the results before it. The thread ends with the iterator: when
-    that is used up, closed, dropped, or raises.
+    An exception of a call, or a LabError of what is given, is raised in its turn, after the results before it. The
+    threads end with the iterator: when that is used up, closed, dropped, or raises.
     """
-    pool = ThreadPoolExecutor(1, thread_name_prefix="autowarm-read-ahead")
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="autowarm-read-ahead")
     waiting: deque[Future[T]] = deque()
+
+    def calls() -> Iterator[Future[T]]:
+        try:
+            for x in given:
+                yield pool.submit(make, x)
+        except LabError as error:
+            broken: Future[T] = Future()
+            broken.set_exception(error)
+            yield broken
+
     try:
-        for step in range(first, last):
-            while step + len(waiting) < min(last, step + ahead):
-                waiting.append(pool.submit(make, step + len(waiting)))
+        for call in calls():
+            waiting.append(call)
+            if len(waiting) >= ahead:
+                yield waiting.popleft().result()
+        while waiting:
             yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
@@ -106,16 +119,19 @@ def validation_batches(
     """
     if len(tokens) <= seq_len:
         raise LabError(f"a sequence needs {seq_len + 1} tokens, the validation part has {len(tokens)}")
-    if count is None:
-        count = (len(tokens) - 1) // seq_len // batch_size
-        if not count:
-            raise LabError(f"a batch of {batch_size} sequences needs {batch_size * seq_len + 1} tokens, the validation "
-                           f"part has {len(tokens)}: set whole_validation to false")  # fmt: skip
-        starts = seq_len * np.arange(count * batch_size)
-    else:
-        starts = np.linspace(0, len(tokens) - seq_len - 1, num=count * batch_size).astype(np.int64)
-    for chunk in np.split(starts, count):
-        yield _windows(tokens, chunk[rows], seq_len)
+    for starts in validation_places(len(tokens) - seq_len, count, batch_size, seq_len):
+        yield _windows(tokens, starts[rows], seq_len)
+
+
+def validation_places(places: int, count: int | None, batch_size: int, apart: int = 1) -> list[npt.NDArray[np.int64]]:
+    """Return `count` batches of places, spread evenly from 0 to places − 1; None takes every ``apart``-th once."""
+    if count is not None:
+        return np.split(np.linspace(0, places - 1, num=count * batch_size).astype(np.int64), count)
+    there = np.arange(0, places, apart)
+    if not (count := len(there) // batch_size):
+        raise LabError(f"the validation part has {len(there)} samples, fewer than a batch of {batch_size}: set "
+                       "whole_validation to false")  # fmt: skip
+    return np.split(there[: count * batch_size], count)
 
 
 @lru_cache(maxsize=2)

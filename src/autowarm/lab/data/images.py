@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..config import DataConfig, LabError
 from ..errors import needs
-from .batches import permutation
+from .batches import permutation, validation_places
 
 _VALIDATION_DIGITS = 360  # a fifth
 _AUGMENTATION: dict[str, Any] = {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.25}  # Swin's training recipe
@@ -136,13 +136,5 @@ def validation_batches(
 
     None takes every image once; a last batch that is not full is left out.
     """
-    if count is None:
-        count = len(images.val) // batch_size
-        if not count:
-            raise LabError(f"the validation part has {len(images.val)} images, fewer than a batch of {batch_size}: set "
-                           "whole_validation to false")  # fmt: skip
-        spread = np.arange(count * batch_size)
-    else:
-        spread = np.linspace(0, len(images.val) - 1, num=count * batch_size).astype(int)
-    chosen = [chunk[rows].tolist() for chunk in np.split(spread, count)]
+    chosen = [places[rows].tolist() for places in validation_places(len(images.val), count, batch_size)]
     return iter(DataLoader(images.val, batch_sampler=chosen, num_workers=workers))

@@ -112,7 +112,11 @@ def is_sharded(folder: Path) -> bool:
 
 
 def read_manifest(folder: Path, finished: bool = False) -> dict[str, Any] | None:
-    """Read the manifest that `autowarm data` wrote; None if the folder has none. It may have to be `finished`."""
+    """Read the manifest that `autowarm data` wrote; None if the folder has none. It may have to be `finished`.
+
+    Raises:
+        LabError: it is damaged, or a shard that it lists is not there.
+    """
     path, remedy = folder / MANIFEST, "delete the folder and make it again"
     if not path.exists():
         return None
@@ -121,16 +125,11 @@ def read_manifest(folder: Path, finished: bool = False) -> dict[str, Any] | None
     for row in manifest["shards"]:
         if not isinstance(row, dict) or not {"file", "part", "tokens", "sha256"} <= row.keys():
             raise LabError(f"{path} is damaged (it lists a shard as {row!r}): {remedy}")
-        within(folder, row["file"])
+    if missing := [row["file"] for row in manifest["shards"] if not within(folder, row["file"]).exists()]:
+        raise LabError(f"{folder} lacks {', '.join(missing)}: {remedy}")
     if finished and not manifest["complete"]:
         raise LabError(f"{folder} is not finished: run the same `autowarm data` command again to finish it")
     return manifest
-
-
-def require_all(folder: Path, manifest: dict[str, Any]) -> None:
-    """Raise LabError if a shard that the manifest lists is not there."""
-    if missing := [row["file"] for row in manifest["shards"] if not (folder / row["file"]).exists()]:
-        raise LabError(f"{folder} lacks {', '.join(missing)}: delete the folder and make it again")
 
 
 def read_shards(folder: Path, vocab_size: int) -> Corpus:
@@ -146,7 +145,6 @@ def read_shards(folder: Path, vocab_size: int) -> Corpus:
         needed, digest = _GPT2_VOCABULARY, sha256(b"".join(_edges(folder / row["file"]) for row in rows))
     else:
         rows, needed = manifest["shards"], manifest["tokenizer"]["vocab_size"]
-        require_all(folder, manifest)
         for row in rows:
             if (held := len(open_shard(folder / row["file"]))) != row["tokens"]:
                 raise LabError(f"{folder / row['file']} holds {held} tokens, {MANIFEST} says {row['tokens']}: it is "
@@ -175,14 +173,10 @@ def check(folder: Path) -> int:
     """Compare every shard of a folder with the manifest's checksums and return the number of shards.
 
     Raises:
-        LabError: there is no manifest, or shards differ from it; the message names all of these.
+        LabError: there is no manifest, or shards are missing or differ from it; the message names all of these.
     """
     if (manifest := read_manifest(folder, finished=True)) is None:
         raise LabError(f"{folder} has no {MANIFEST}: only folders made by `autowarm data` can be checked")
-    files = {row["file"]: row["sha256"] for row in manifest["shards"]}
-    wrong = [name for name in files if not (folder / name).exists() or sha256(folder / name) != files[name]]
-    if wrong:
-        raise LabError(
-            f"{folder} has missing or damaged shards: {', '.join(wrong)}: delete the folder and make it again"
-        )
-    return len(files)
+    if wrong := [row["file"] for row in manifest["shards"] if sha256(folder / row["file"]) != row["sha256"]]:
+        raise LabError(f"{folder} has damaged shards: {', '.join(wrong)}: delete the folder and make it again")
+    return len(manifest["shards"])

@@ -6,9 +6,7 @@ end of a piece, and the manifest records the stream's position there, so that th
 
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +17,8 @@ import numpy.typing as npt
 from ..config import LabError, differences, require
 from ..files import sha256, write_json
 from ..folders import locked
-from .shards import MANIFEST, SCHEMA, read_manifest, require_all, write_shard
+from .batches import read_ahead
+from .shards import MANIFEST, SCHEMA, read_manifest, write_shard
 from .text import END_OF_TEXT, files_in, texts_of
 
 logger = logging.getLogger(__name__)
@@ -170,10 +169,8 @@ def make_shards(
         begun = {"complete": False, "tokens": 0, "documents": 0, "shards": [], "state": None}
         manifest = read_manifest(out) or {"schema": SCHEMA, **asked, **begun}
         done = manifest["complete"] and (manifest["exhausted"] or manifest["tokens"] >= budget)
-        known = {"files": files if done else "not noted by an older version", **manifest}
-        if changed := differences({key: known[key] for key in asked}, asked):
+        if changed := differences({key: manifest.get(key) for key in asked}, asked):
             raise LabError(f"{out} holds other shards ({'; '.join(changed)}): choose another folder or delete it")
-        require_all(out, manifest)
         if done:
             return manifest
         stream = open_stream()
@@ -184,7 +181,14 @@ def make_shards(
         held: list[Piece] = []
         # A tokenizer makes fewer tokens than characters, so no piece is larger than the smallest part.
         longest = min(config.val_tokens, config.shard_tokens)
-        for piece in _pieces(stream, encoder, config.workers or os.cpu_count() or 1, longest):
+        workers = config.workers or os.cpu_count() or 1
+
+        def tokenised(given: tuple[list[str], dict[str, Any]]) -> Piece:
+            texts, state = given
+            return Piece(encoder(texts), len(texts), state)
+
+        # If the stream breaks off, the pieces that arrived before can still make shards.
+        for piece in read_ahead(tokenised, _read(stream, longest), 2 * workers, workers):
             held.append(piece)
             tokens = sum(len(each.tokens) for each in held)
             enough = manifest["tokens"] + tokens >= budget
@@ -213,25 +217,6 @@ class Piece(NamedTuple):
     tokens: npt.NDArray[np.uint16]
     documents: int
     state: dict[str, Any]
-
-
-def _pieces(stream: Any, encoder: Encoder, workers: int, longest: int) -> Iterator[Piece]:
-    """Yield the stream's documents in order. Threads tokenise some pieces while the next ones arrive."""
-
-    def piece(texts: list[str], state: dict[str, Any]) -> Piece:
-        return Piece(encoder(texts), len(texts), state)
-
-    waiting: deque[Future[Piece]] = deque()
-    with ThreadPoolExecutor(workers) as pool:
-        try:
-            for texts, state in _read(stream, longest):
-                waiting.append(pool.submit(piece, texts, state))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
-        except LabError:  # the pieces that arrived before can still make shards
-            yield from (each.result() for each in waiting)
-            raise
-        yield from (each.result() for each in waiting)
 
 
 def _read(stream: Any, longest: int) -> Iterator[tuple[list[str], dict[str, Any]]]:

@@ -39,8 +39,7 @@ class Language:
 
     def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         logits, targets, _ = token_logits(model, *batch)
-        accuracy = (logits.argmax(-1) == targets).to(logits.dtype).mean()
-        return {"loss": F.cross_entropy(logits, targets), "accuracy": accuracy}
+        return _scores(logits, targets)
 
 
 class Classification:
@@ -65,15 +64,14 @@ class Classification:
         return Drawn(lambda _, rows: images.validation_batches(self.data, count, size, rows, workers))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        pictures, labels = batch
-        return F.cross_entropy(_wide(model(pictures)), labels)
+        return self.scores(model, batch)["loss"]
 
     def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         pictures, labels = batch
-        logits = _wide(model(pictures))
-        accuracy = (logits.argmax(1) == labels).to(logits.dtype).mean()
-        return {"loss": F.cross_entropy(logits, labels), "accuracy": accuracy}
+        return _scores(model(pictures), labels)
 
 
-def _wide(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+def _scores(logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    accuracy = (logits.argmax(-1) == targets).to(logits.dtype).mean()
+    return {"loss": F.cross_entropy(logits, targets), "accuracy": accuracy}

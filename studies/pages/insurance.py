@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from autowarm.lab.analysis.markdown import comma_separated, table
+from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.analysis.statistics import Estimate
 from autowarm.plotting import GREY, INK, ORANGE, styled
 from autowarm.schedule.core import EXPECTED_FALL, PEAK_GAP
@@ -98,15 +98,16 @@ def _mean_and_worst(costs: Sequence[float]) -> str:
     return f"{statistics.fmean(costs):.2f} ({max(costs):.1f})"
 
 
-def readme_table(found: Mapping[str, Group]) -> str:
-    """Markdown: a row for each choice, where a warm-up is needed and where it hardly is."""
+def cost_table(found: Mapping[str, Group]) -> str:
+    """CSV: a row for each choice, where a warm-up is needed and where it hardly is."""
     shown = [(name, found[name]) for name in (NEED, NEED_NOT)]
     lines = [
         [f"**{title(choice)}**" if choice == DEFAULT else title(choice),
          *(_mean_and_worst(group.costs(choice)) for _, group in shown)]
         for choice in SHOWN
     ]  # fmt: skip
-    return table(["warm-up", *(f"{len(group.regrets)} settings that {name}" for name, group in shown)], lines)
+    headings = ["warm-up", *(f"{len(group.regrets)} settings that {name}" for name, group in shown)]
+    return comma_separated(headings, lines)
 
 
 @styled

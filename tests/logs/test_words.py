@@ -255,6 +255,24 @@ def test_of_several_ranks_the_first_is_read_and_said() -> None:
     assert log.notes == ("3 lines of other ranks are left out",)
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("Keras", None),
+        ("Keras, without colours", "{0}/200 [==>...] - loss: {1}"),
+        ("Keras 3", "{0}/200 \x1b[32m━━\x1b[0m\x1b[37m━━\x1b[0m \x1b[1m1s\x1b[0m 5ms/step - accuracy: 0.1 - loss: {1}"),
+        ("Lightning's bar", None),
+        ("diffusers' bar", None),
+        ("nanoGPT's kind", "iter {0}/200: loss {1}"),
+        ("words between", "{0}/200 epochs - loss: {1}"),
+    ],
+)
+def test_a_mean_over_the_epoch_so_far_is_said_to_be_one(name: str, line: str | None) -> None:
+    text = str(FORMATS[name][0]) if line is None else "\r".join(line.format(s, loss(s)) for s in range(10, 201, 10))
+    [log] = logs_in(text, "log")
+    assert ("Keras prints the mean loss of the epoch so far" in " ".join(log.notes)) == name.startswith("Keras")
+
+
 def test_a_data_frame_needs_no_pandas_of_ours() -> None:
     rows = [{"step": s, "loss": loss(s), "lr": rate(s), "val_loss": math.nan} for s in range(1, 101)]
     frame = SimpleNamespace(to_dict=lambda kind: rows if kind == "records" else None)

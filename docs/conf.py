@@ -27,6 +27,7 @@ nb_execution_mode = "off"  # the notebook is stored as it ran; the tests run it 
 
 smartquotes_action = "D"  # dashes alone: Δ' is a symbol
 default_role = "py:obj"  # `Profile` in a docstring is a link where there is such an object, and code where not
+add_module_names = False  # the page's title names the module, and a narrow screen has no room for both
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
@@ -43,6 +44,11 @@ def adapt_docstring(app, what, name, obj, options, lines):
         lines[i] = re.sub(r"(?<!`)(`[^`]+`)(?=\w)", r"\1\\ ", line)  # `Point`s
 
 
+def skip_field(app, what, name, obj, skip, options):
+    """A NamedTuple's fields are described in its docstring, and Python's own say only their places."""
+    return True if type(obj).__name__ == "_tuplegetter" else None
+
+
 def equation(translator, node):
     """Write a formula as MathML, which docutils makes of LaTeX."""
     block = isinstance(node, nodes.math_block)
@@ -53,4 +59,5 @@ def equation(translator, node):
 def setup(app):
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", adapt_docstring)
+    app.connect("autodoc-skip-member", skip_field)
     app.add_html_math_renderer("mathml", (equation, None), (equation, None))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from autowarm.lab.analysis.markdown import comma_separated, table
+from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.analysis.statistics import Estimate
 from autowarm.plotting import GREY, INK, ORANGE, styled
 from autowarm.schedule.core import EXPECTED_FALL, PEAK_GAP
@@ -98,8 +98,8 @@ def _mean_and_worst(costs: Sequence[float]) -> str:
     return f"{statistics.fmean(costs):.2f} ({max(costs):.1f})"
 
 
-def readme_table(found: Mapping[str, Group]) -> str:
-    """Markdown: a row for each choice, where a warm-up is needed, where it hardly is, and on unseen tasks."""
+def cost_table(found: Mapping[str, Group]) -> str:
+    """CSV: a row for each choice, where a warm-up is needed, where it hardly is, and on unseen tasks."""
     need, hardly, unseen = (found[name].regrets for name in (NEED, NEED_NOT, UNSEEN))
     shown = {
         f"{len(need)} settings that {NEED}": found[NEED],
@@ -111,7 +111,7 @@ def readme_table(found: Mapping[str, Group]) -> str:
          *(_mean_and_worst(group.costs(choice)) for group in shown.values())]
         for choice in SHOWN
     ]  # fmt: skip
-    return table(["warm-up", *shown], lines)
+    return comma_separated(["warm-up", *shown], lines)
 
 
 @styled

@@ -48,6 +48,7 @@ def texts(data: Path) -> dict[str, str]:
     rows = {name: Rows.load(data / "studies" / f"{name}.jsonl") for name in names}
     insured = insurance.groups(data)
     return {
+        "cost": insurance.cost_table(insured),
         "insurance": insurance.insurance_table(insured),
         "verdicts": insurance.verdicts_table(data, insured),
         "scale": insurance.scale_table(data),

@@ -1,11 +1,13 @@
-"""Writes what docs/evidence.md, docs/which-rate.md and README show of the rows in a checkout."""
+"""Writes what README and the pages show of the rows in a checkout: figures, and tables as CSV and as Markdown."""
 
+import csv
 import re
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from autowarm.lab.analysis.figures import encoded
+from autowarm.lab.analysis.markdown import table
 from autowarm.lab.config import LabError
 from autowarm.lab.files import write_atomically
 
@@ -13,44 +15,51 @@ from ..recovery.faults import SPIKE, losses_of
 from ..rows import Rows
 from ..runs import curve_of
 from .figures import EXAMPLE, first_figure, recovery_figure, shapes_figure
-from .insurance import groups, insurance_figure, readme_table
+from .insurance import groups, insurance_figure
 from .tables import texts
 from .which_rate import searches_figure
 
-_MARKS = re.compile(r"(<!-- by python -m studies pages -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+_SHOWN = re.compile(r"(<!-- (\S+\.csv) -->\n\n)(?:\|.*\n)*")
+"""A comment that names a table, and the table below it."""
 
 
 def write_pages(root: Path) -> list[Path]:
-    """Write tables and figures into docs/ and README's table; return their paths.
+    """Write tables and figures into docs/, then the tables that README and the pages show; return all paths.
 
     The runs of the figures `first`, `recovery` and `which-rate` are made again, which takes minutes.
 
     Raises:
-        LabError: a planned run is missing, or README has no place for the table.
+        LabError: a planned run is missing, or a table that a page shows.
     """
-    docs, readme = root / "docs", root / "README.md"
-    text = with_table(readme.read_text(encoding="utf-8"), docs / "data")
+    docs = root / "docs"
     files: dict[Path, str | bytes] = {
         docs / "data" / "tables" / f"{name}.csv": table for name, table in texts(docs / "data").items()
     }
     files |= {docs / "figures" / f"{name}.png": encoded(one, "png") for name, one in figures(docs / "data").items()}
-    files[readme] = text
     for path, content in files.items():
         write_atomically(path, content)
-    return list(files)
+    pages = [root / "README.md", *docs.glob("*.md")]
+    for page in pages:
+        write_atomically(page, with_tables(page))
+    return [*files, *pages]
 
 
-def with_table(readme: str, data: Path) -> str:
-    """README with what one choice costs between its marks.
+def with_tables(page: Path) -> str:
+    """A page with the tables that its comments name, ``<!-- data/tables/scale.csv -->``, as they are stored.
 
     Raises:
-        LabError: a planned run is missing, or the marks are.
+        LabError: there is no such table.
     """
-    found = readme_table(groups(data))
-    text, count = _MARKS.subn(lambda marks: marks[1] + found + marks[2], readme)
-    if count != 1:
-        raise LabError(f"README.md has {count} places for the table, not one: between {_MARKS.pattern!r}")
-    return text
+
+    def shown(found: re.Match[str]) -> str:
+        try:
+            with open(page.parent / found[2], newline="", encoding="utf-8") as file:
+                headings, *lines = csv.reader(file)
+        except FileNotFoundError:
+            raise LabError(f"{page.name} shows {found[2]}, which is not there: name a CSV beside the page") from None
+        return f"{found[1]}{table(headings, lines)}\n"
+
+    return _SHOWN.sub(shown, page.read_text(encoding="utf-8"))
 
 
 def figures(data: Path) -> dict[str, Figure]:

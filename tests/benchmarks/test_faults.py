@@ -50,7 +50,7 @@ def test_the_stored_counts_have_lost_nothing_and_stand_on_the_page(path: Path) -
     found = json.loads(path.read_text())
     assert found["losses"] == []
     table = "data/tables/faults.csv"
-    assert f":file: {table}\n" in (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert f"]({table})" in (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
     with (ROOT / "docs" / table).open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))
     for where, row in found["faults"].items():

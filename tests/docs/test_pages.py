@@ -1,5 +1,6 @@
 """What the README and the documentation tell a reader to type works, and what they point to is there."""
 
+import csv
 import importlib
 import json
 import re
@@ -49,10 +50,10 @@ def name_of(page: Path) -> str:
 
 
 def read(page: Path) -> str:
-    """What a page says, with the tables that it shows from files below it."""
+    """What a page says, with the tables that it points to below it."""
     text = page.read_text(encoding="utf-8")
-    shown = re.findall(r"^:file: (\S+)$", text, re.MULTILINE)
-    return "\n\n".join([text, *((page.parent / table).read_text(encoding="utf-8") for table in shown)])
+    tables = re.findall(r"\]\((\S+\.csv)\)", text)
+    return "\n\n".join([text, *((page.parent / table).read_text(encoding="utf-8") for table in tables)])
 
 
 def fences(page: Path) -> list[tuple[str, str]]:
@@ -190,7 +191,11 @@ def test_the_optimizers_tables_are_those_of_the_stored_run() -> None:
     for name, text in measured["tables"](stored["results"]).items():
         path = f"data/tables/{name}.csv"
         assert (ROOT / "docs" / path).read_text(encoding="utf-8") == text
-        assert f":file: {path}\n" in page
+        assert f"]({path})" in page
+    with open(ROOT / "docs" / "data" / "tables" / "optimizers-times.csv", newline="", encoding="utf-8") as file:
+        faster = sorted(float(line["× faster"].strip("*")) for line in csv.DictReader(file))
+    said = f"our Muon is {faster[0]:.2f} to {faster[-1]:.2f} times as fast as `torch.optim.Muon`"
+    assert said in " ".join(page.split())
 
 
 @pytest.mark.long

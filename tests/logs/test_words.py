@@ -255,7 +255,9 @@ def test_keras_losses_are_said_to_be_means_and_the_bars_last_line_is_no_resume()
     bar = "Epoch {}/2\n" + "".join(f"\r\x1b[1m{s}/20\x1b[0m \x1b[32m━━━\x1b[0m \x1b[1m3s\x1b[0m 6ms/step - accuracy: 0.1 - loss: 2.{s}"
                                   for s in (5, 10, 15, 20, 20))  # fmt: skip
     [log] = logs_in(f"{bar.format(1)}\n{bar.format(2)}\n", "log")
-    assert log.notes[0] == "Keras prints the mean of the losses since the epoch began: the loss itself falls earlier"
+    assert (
+        log.notes[0] == "Keras prints the mean loss of the epoch so far, which falls later than the losses themselves"
+    )
     assert log.notes[2] == "2 losses are of a step that comes again: the last one counts"
     assert not any("resumed" in note for note in log.notes)
 
@@ -277,6 +279,24 @@ def test_of_several_ranks_the_first_is_read_and_said() -> None:
     [log] = logs_in(text, "log")
     assert log.losses.tolist() == [11.0, 10.0, 9.0]
     assert log.notes == ("3 lines of other ranks are left out",)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("Keras", None),
+        ("Keras, without colours", "{0}/200 [==>...] - loss: {1}"),
+        ("Keras 3", "{0}/200 \x1b[32m━━\x1b[0m\x1b[37m━━\x1b[0m \x1b[1m1s\x1b[0m 5ms/step - accuracy: 0.1 - loss: {1}"),
+        ("Lightning's bar", None),
+        ("diffusers' bar", None),
+        ("nanoGPT's kind", "iter {0}/200: loss {1}"),
+        ("words between", "{0}/200 epochs - loss: {1}"),
+    ],
+)
+def test_a_mean_over_the_epoch_so_far_is_said_to_be_one(name: str, line: str | None) -> None:
+    text = str(FORMATS[name][0]) if line is None else "\r".join(line.format(s, loss(s)) for s in range(10, 201, 10))
+    [log] = logs_in(text, "log")
+    assert ("Keras prints the mean loss of the epoch so far" in " ".join(log.notes)) == name.startswith("Keras")
 
 
 def test_a_data_frame_needs_no_pandas_of_ours() -> None:

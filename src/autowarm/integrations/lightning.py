@@ -168,14 +168,13 @@ class WarmupCallback(pl.Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Say when a warm-up has ended, and log the schedule at the trainer's logging steps."""
-        for config in _adaptive_configs(trainer):
+        logs = trainer.global_step != self._steps_before and trainer._logger_connector.should_update_logs
+        for i, config in enumerate(_adaptive_configs(trainer)):
             if line := self._ended(config.scheduler):
                 rank_zero_info(line)
-        if trainer.global_step == self._steps_before or not trainer._logger_connector.should_update_logs:
-            return  # metrics() may wait for the device
-        for i, config in enumerate(_adaptive_configs(trainer)):
-            metrics = loggable_metrics(config.scheduler, f"autowarm-{i}" if i else "autowarm")
-            pl_module.log_dict(metrics, on_step=True, on_epoch=False)
+            if logs:  # metrics() may wait for the device
+                metrics = loggable_metrics(config.scheduler, f"autowarm-{i}" if i else "autowarm")
+                pl_module.log_dict(metrics, on_step=True, on_epoch=False)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Warn if the schedule is not at its end, unless a callback stopped the run."""

@@ -37,18 +37,10 @@ def logs_in(text: str, name: str, **options: Any) -> list[Log]:
         found, notes = _lines(text, name)
         return _logs_of_objects(found, name, notes=notes, **options)
     if isinstance(whole, dict) and isinstance(whole.get("log_history"), list):
-        return _trainer_state(whole, name, **options)
+        # Of transformers' Trainer, where a loss is the mean of the updates since the one logged before.
+        history = [*_objects(whole["log_history"], name), {"max_steps": whole.get("max_steps")}]
+        return logs_of(table_of(history), name, averaged=True, **options)
     return _logs_of_objects(whole if isinstance(whole, list) else [whole], name, **options)
-
-
-def _trainer_state(state: Mapping[str, Any], name: str, *, total_steps: int | None = None, **options: Any) -> list[Log]:
-    """A log of transformers' Trainer, where a loss is the mean of the updates since the one logged before."""
-    planned = state.get("max_steps")
-    if total_steps is None and isinstance(planned, int) and planned > 0:
-        total_steps = planned
-    return logs_of(
-        table_of(_objects(state["log_history"], name)), name, averaged=True, total_steps=total_steps, **options
-    )
 
 
 def _logs_of_objects(found: Sequence[Any], name: str, **options: Any) -> list[Log]:

@@ -21,8 +21,8 @@ _PAIR = re.compile(
 _LOSS = re.compile(
     r"(?:loss|trl|xent)[\w/.@ \t\"'\]-]{0,24}[:= \t][ \t\"'\[]*(?:[-+]?\.?\d|nan)|\d avg( loss)?, [\d.]+ rate", re.I
 )
+_KERAS = re.compile(r"^\s*\d+/\d+ .*\bs(tep)? - (.* - )?loss: |^\s*\d+/\d+ \[[=>.]+\].* - loss: ")
 _COUNT = re.compile(r"(?<![\w./,])(\d+)\s*/\s*(\d+)(?![\w./])")
-_RUNNING = re.compile(r"\d+/\d+ .{0,200}\d+m?s/(step|epoch) - .*loss: ")  # Keras's progress
 # Where a number stands before its word, or the word says something else.
 _SPELLED = [
     (re.compile(pattern), new)
@@ -32,12 +32,9 @@ _SPELLED = [
         (
             r"^\s*(\d+): ([-\d.naif]+), ([-\d.naif]+) avg(?: loss)?, ([\d.]+) rate",
             r"step \1, loss \2, lr \4, ",
-        ),
+        ),  # darknet
         (r"\bTrain: (\d+) \[", r"epoch \1 ["),  # timm
-        (
-            r"\bTrain Epoch: (\d+) \[(\d+)/\d+",
-            r"epoch \1, samples \2, ",
-        ),  # PyTorch's example, whose count is of samples
+        (r"\bTrain Epoch: (\d+) \[(\d+)/\d+", r"epoch \1, samples \2, "),  # PyTorch's example counts samples
     )
 ]
 _WORTH = re.compile(f"{LIKE_A_RATE.pattern}|{TOTAL.pattern}")
@@ -58,13 +55,13 @@ def table_of_words(text: str) -> tuple[Table, list[str]]:
     rows: list[dict[str, Any]] = []
     kinds: list[tuple[Any, Any] | None] = []
     place: dict[str, Any] = {}
-    rank, other_ranks, notes = None, 0, []
-    text = _COLOURS.sub("", text)
-    for line in re.split(r"[\r\n\x08]+", text):
+    rank, other_ranks, keras, notes = None, 0, False, []
+    for line in re.split(r"[\r\n\x08]+", _COLOURS.sub("", text)):
         if not any(map(str.isdigit, line)):
             continue
         row = _pairs(line)
         losses = frozenset(key for key in row if LIKE_A_LOSS.search(plain(key)) and not key.startswith("val "))
+        keras = keras or (bool(losses) and _KERAS.search(line) is not None)
         if losses and (found := _RANK.search(line)):
             rank = rank or found[1]
             if found[1] != rank:
@@ -82,10 +79,10 @@ def table_of_words(text: str) -> tuple[Table, list[str]]:
         elif here.keys() & _PLACES - {"count"}:
             rows.append(here)
             kinds.append(None)
+    if keras:
+        notes.append("Keras prints the mean loss of the epoch so far, which falls later than the losses themselves")
     if other_ranks:
         notes.append(f"{other_ranks:,} lines of other ranks are left out")
-    if _RUNNING.search(text):
-        notes.append("Keras prints the mean of the losses since the epoch began: the loss itself falls earlier")
     usual: dict[Any, tuple[int, Any]] = {}
     for (losses, places), count in Counter(kind for kind in kinds if kind).items():
         usual[losses] = max(usual.get(losses, (0, None)), (count, places), key=lambda x: x[0])
@@ -106,17 +103,17 @@ def _pairs(line: str) -> dict[str, Any]:
         key, value, of = pair["key"], pair["value"], pair["of"]
         name = plain(key)
         last, words = name.rpartition("_")[2], {*name.split("_")}
+        total = None
         if last in ("epoch", "epochs") and "per" not in words:
-            key = "epoch"
+            key, total = "epoch", "epochs"
             if of:  # which is no count of updates
-                found.setdefault("epochs", int(of.replace(",", "")))
                 counts = counts.replace(pair[0], " ", 1)
         elif name in _PLACES or (last in _STEPS and "/" not in key and not words & {"per", "time", "avg"}):
-            key = name if name in _PLACES else last
-            if of:
-                found.setdefault("total_steps", int(of.replace(",", "")))
+            key, total = name if name in _PLACES else last, "total_steps"
         elif LIKE_A_LOSS.search(name) and other and other.start() <= pair.start("key"):
             key = f"val {key}"
+        if of and total:
+            found.setdefault(total, int(of.replace(",", "")))
         if key in _PLACES or key == "epoch" or TOTAL.search(name):
             value = value.replace(",", "")
         found.setdefault(key, value)

@@ -227,6 +227,6 @@ def test_the_calibration_preset_is_the_main_tables() -> None:
 
 def test_the_page_lists_every_setting() -> None:
     shown = "../src/autowarm/lab/paper/settings.csv"
-    assert f":file: {shown}\n" in (DOCS / "paper.md").read_text(encoding="utf-8")
+    assert f"]({shown})" in (DOCS / "paper.md").read_text(encoding="utf-8")
     rows = (DOCS / shown).read_text(encoding="utf-8").splitlines()[1:]
     assert len(rows) == len(MAIN) + len(ASSUMPTION) + len(SWIN) + len(EVERY) + 4  # what stands for what

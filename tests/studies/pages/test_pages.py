@@ -16,12 +16,13 @@ from studies.cells import DEFAULT, title
 from studies.pages import insurance, which_rate, write
 from studies.pages.figures import EXAMPLE, averaged, first_figure, shapes_figure
 from studies.pages.tables import lengths_table, settings_table
-from studies.pages.write import texts, with_table, write_pages
+from studies.pages.write import texts, with_tables, write_pages
 from studies.regret import Judged, judged
 from studies.rows import PlannedRow, Rows
 
 ROOT = Path(__file__).parents[3]
 DATA = ROOT / "docs" / "data"
+PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def test_the_published_tables_are_those_of_the_stored_rows(stored: dict[str, str
 
 
 def test_every_table_of_the_study_is_on_a_page(stored: dict[str, str]) -> None:
-    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert {name for name in stored if f"data/tables/{name}.csv" not in pages} == set()
 
 
@@ -55,7 +56,7 @@ def test_pages_and_figures_are_written_together(
         (tmp_path / "docs" / "data" / stored_rows).symlink_to(DATA / stored_rows)
     (tmp_path / "docs" / "figures").mkdir()
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (tmp_path / "README.md").write_text(re.sub(r"(?m)^\| none .*\n", "", readme), encoding="utf-8")
+    (tmp_path / "README.md").write_text(re.sub(r"(?m)^\|none\|.*\n", "", readme), encoding="utf-8")
     written = write_pages(tmp_path)
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == readme
     assert {path for path in tmp_path.rglob("*.*") if path.is_file()} == set(written)
@@ -75,9 +76,27 @@ def test_a_setting_counts_once_the_default_has_been_run_on_the_seeds_that_choose
     assert [one.setting.cell for one in judged(tmp_path, "warm-up")] == [one.setting.cell for one in every[1:]]
 
 
-def test_a_readme_without_a_place_for_the_table_is_refused() -> None:
-    with pytest.raises(LabError, match="README.md has 0 places for the table, not one"):
-        with_table("# autowarm\n", DATA)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_shows_its_tables_as_they_are_stored(page: Path) -> None:
+    assert with_tables(page) == page.read_text(encoding="utf-8"), "python -m studies pages writes them"
+
+
+def test_a_table_on_a_page_is_written_anew_between_what_stands_there(tmp_path: Path) -> None:
+    page, table = tmp_path / "page.md", tmp_path / "a.csv"
+    for given in ("", "|b|\n|---|\n|1|\n"):
+        page.write_text(f"Before.\n\n<!-- a.csv -->\n\n{given}\nAfter.\n", encoding="utf-8")
+        table.write_text('|x|,"b, c"\n1,\n', encoding="utf-8")
+        shown = "|\\|x\\||b, c|\n|---|---|\n|1||\n"
+        assert with_tables(page) == f"Before.\n\n<!-- a.csv -->\n\n{shown}\nAfter.\n"
+    table.unlink()
+    with pytest.raises(LabError, match="page.md shows a.csv, which is not there: name a CSV beside the page"):
+        with_tables(page)
+
+
+@pytest.mark.parametrize("table", sorted((DATA / "tables").glob("*.csv")), ids=lambda path: path.stem)
+def test_a_table_has_as_many_cells_in_every_row(table: Path) -> None:
+    with open(table, newline="", encoding="utf-8") as file:
+        assert len({len(row) for row in csv.reader(file)}) == 1
 
 
 def test_the_first_picture_and_its_table_state_the_same_numbers() -> None:
@@ -125,7 +144,7 @@ def test_the_first_figure_shows_what_ended_stored_runs() -> None:
     lengths = [100 * rows[run]["warmup_steps"] / run.cell.steps for run in EXAMPLE]
     for text, length, run in zip(above.texts, lengths, EXAMPLE, strict=True):
         assert f"\n{length:.0f}%" in text.get_text()
-        assert text.get_text().endswith("(the clock)") == (rows[run]["ended_by"] == "clock")
+        assert text.get_text().endswith("(time limit)") == (rows[run]["ended_by"] == "clock")
     assert below.texts[0].get_text().endswith("at 65%")
 
 

@@ -11,16 +11,17 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     Example:
         >>> from autowarm.lab.analysis.markdown import table
         >>> print(table(["task", "loss"], [["mlp", 0.7]]))
-        | task | loss |
+        |task|loss|
         |---|---|
-        | mlp | 0.7 |
+        |mlp|0.7|
     """
-    first, *others = (f"| {' | '.join(map(str, line))} |" for line in (headings, *rows))
+    lines = ([str(cell).replace("|", r"\|") for cell in line] for line in (headings, *rows))
+    first, *others = (f"|{'|'.join(line)}|" for line in lines)
     return "\n".join([first, "|---" * len(headings) + "|", *others])
 
 
 def comma_separated(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return the same table as CSV, for a page's ``csv-table``.
+    """Return the same table as CSV, of which `python -m studies pages` makes Markdown.
 
     Example:
         >>> from autowarm.lab.analysis.markdown import comma_separated

@@ -30,7 +30,7 @@ _SWING = 1.5  # of the highest rise that was followed by a new low
 _FLAT = 5.0  # times as many where the fall so far may be noise as well
 _FAR = 30.0  # standard deviations of a loss
 _CALM = 100  # losses after a bad one, or a window of them: momenta remember it as long, and then do their damage
-_OPENING = 5  # losses right after a restart
+OPENING = 5  # losses right after a restart
 _NEWEST = 8  # losses that tell what the present weights are worth
 _MEMORY = 200  # levels, each a twentieth of a window after the last, that the noise is averaged over
 
@@ -89,7 +89,7 @@ class Detector:
         self.levels += 1
         self.variance += (variance - self.variance) / min(self.levels, _MEMORY)
         if self.first is None or self.lowest is None:
-            self.first, self.lowest = max(level, statistics.median(self.recent[:_OPENING])), level
+            self.first, self.lowest = max(level, statistics.median(self.recent[:OPENING])), level
         self.highest = max(self.highest, level - self.lowest)
         if level <= self.lowest:
             self.swing, self.highest = max(self.swing, self.highest), 0.0
@@ -112,6 +112,10 @@ class Detector:
         """Whether the loss has a healthy level, so that a rise is a failure."""
         return self.first is not None and not self.negative and self.fall >= _GOOD_PART * self.first
 
+    def is_lost(self) -> bool:
+        """Whether the losses since a restart lie more than half of the fall above the lowest level."""
+        return self.lowest is not None and self.judges and statistics.median(self.recent) > self.lowest + self.fall / 2
+
     def is_low(self) -> bool:
         """Whether the last losses are as low as those of the lowest level, or there is only one yet."""
         return self.seen == 1 if self.lowest is None else bool(self.recent) and self._stays_low(self.noise)
@@ -130,9 +134,10 @@ class Detector:
     def bar(self) -> float:
         """Three quarters of the way from the lowest level up to the losses of the present weights, which are finite."""
         assert self.lowest is not None
-        # Where the loss rises fast, the newest ones are far above the level.
+        # Where the loss rises fast, the newest ones are far above the level, which a few losses do not have.
         newest = self.last if sum(self.bad) >= 2 else self.recent[-_NEWEST:]
-        return self.lowest + 0.75 * (max(statistics.median(newest), _level(self.recent)[0]) - self.lowest)
+        level = _level(self.recent)[0] if len(self.recent) >= _FEWEST else self.lowest
+        return self.lowest + 0.75 * (max(statistics.median(newest), level) - self.lowest)
 
     def forget(self) -> None:
         """Drop the recent losses, which are of weights that were replaced."""

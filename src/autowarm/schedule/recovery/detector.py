@@ -5,8 +5,8 @@ The *level* of the loss is the mean of the last losses without their highest and
 - when the level stands above its own minimum by more than a fifth of its fall so far, and by more than noise explains:
   a divergence is a slow rise, which no bar on single losses catches in time. The fall counts as a fifth of the first
   level at least: what little a run has learnt on its first plateau comes back sooner than a restart ends;
-- when two of the last three losses are not finite, or lie far above the first level: the weights are broken, and no
-  more losses are needed to know it.
+- when two losses in a row are not finite, or two of the last three lie far above the first level: the weights are
+  broken, and no more losses are needed to know it.
 
 A loss has a *healthy level* once it has fallen by a good part of its first level and was never below zero. Others, as
 of a policy gradient, may rise in success: of them, only what is not finite raises an alarm. A stall raises none:
@@ -70,8 +70,10 @@ class Detector:
         self.at_low = False
         bad = not math.isfinite(loss) or loss > self._far()
         self.last, self.bad = [*self.last[-2:], loss], [*self.bad[-2:], bad]
-        self.calm = 0 if bad else self.calm + 1
-        if sum(self.bad) >= 2:
+        # What is not finite leaves nothing in the momenta, or else no weight and no loss is finite any more.
+        self.calm = 0 if bad and math.isfinite(loss) else self.calm + 1
+        finite = all(map(math.isfinite, self.last))
+        if sum(self.bad if finite else self.bad[-2:]) >= 2:
             last, level = ", ".join(f"{x:.4g}" for x in self.last), self.lowest
             after = "" if level is None else f", after a level of {level:.4g}"
             return f"the last losses were {last}{after}: not finite, or far above the first"

@@ -25,6 +25,7 @@ _TRIAL = 16  # losses that tell whether the copy's weights are better
 _LOWERED = 1 / 3  # of the rate at an alarm that has come again
 _LEAST = 1 / 9  # of the rate is left after all alarms
 _MOST_EARLY = 10  # restarts in a row that fail at once: while batches are bad, no weights are better
+_MOST_BAD = 4  # times that a trial begins anew: by then, ten batches in a row were bad, or the data have changed
 _NEVER = 2**62  # updates
 _MOST_WRONG = 2  # alarms that blamed the weights wrongly
 
@@ -207,7 +208,8 @@ class Guard:
         gone = math.inf if self._since is None else updates - self._since
         early = self._trial is not None or gone <= self._detector.window // 4
         lowers = self._again and not early
-        if (early and self._early >= _MOST_EARLY) or (lowers and self._left(updates) <= _LEAST * (1 + 1e-9)):
+        least = lowers and not broken and self._left(updates) <= _LEAST * (1 + 1e-9)
+        if least or (early and self._early >= (_MOST_EARLY if broken else _MOST_BAD)):
             return self._acquit(updates, reason, before, optimizer)  # restarts and lower rates have not helped
         self._early = self._early + 1 if early else 0
         found = self._trial

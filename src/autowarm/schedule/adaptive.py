@@ -303,15 +303,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
     def _length(self) -> int:
         return self._state.planned_steps or core.OPEN_HORIZON
 
-    def _adopt(self) -> bool:
-        """Take over groups that were added; say whether there were any."""
-        added = self._groups.adopt(self.base_lrs)
-        if added and self._guard is not None:
-            self._guard.keep_added(self.optimizer)
-        return added
-
     def _write(self) -> None:
-        self._adopt()
+        self._groups.adopt(self.base_lrs)
         share = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
         peaks = self.base_lrs if share == 1.0 else [peak * share for peak in self.base_lrs]
         self._last_lr = [*self._groups.write(peaks, self._plan, self._state, self._composed)]
@@ -349,8 +342,10 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._watch()  # a copied optimizer has lost its hooks
 
     def _before_update(self, *_: Any) -> None:
-        if self._adopt():  # before new groups make an update at their peak rates
+        if self._groups.adopt(self.base_lrs):  # before new groups make an update at their peak rates
             self._write()
+        if self._guard is not None:
+            self._guard.keep_added(self.optimizer)
         if torch.compiler.is_compiling():
             return
         self._clock.pretended = only_makes_state(self.optimizer)
@@ -479,7 +474,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
         On an accelerator this waits for the last four losses. With ``recover``, a resumed run makes a new copy.
         """
-        self._adopt()
+        self._groups.adopt(self.base_lrs)
         content = {"settings": dict(self._settings), "last_epoch": self.last_epoch, "step_count": self._step_count}
         content |= {"base_lrs": list(self.base_lrs), "groups": self._groups.state_dict(), **self._losses.state_dict()}
         content |= {"said": sorted(self._alarms.said), "clock": self._clock.state_dict()}
@@ -496,7 +491,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             ValueError: the state is another class's, damaged, or of other settings, which are listed; nothing changes.
         """
         content = opened("AdaptiveWarmup", state_dict)
-        self._adopt()
+        self._groups.adopt(self.base_lrs)
         groups = len(content["base_lrs"]), len(self.optimizer.param_groups)
         plan, state, warning = resumed(content, self._settings, self._plan, groups, self._kappa_counted)
         self._plan, self._state = plan, state

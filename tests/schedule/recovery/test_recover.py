@@ -147,6 +147,7 @@ def recovering(change: Callable[[int, torch.optim.Optimizer, nn.Module], None]) 
         warnings.simplefilter("ignore")
         for step in range(300):
             change(step, optimizer, body)
+            scheduler.state_dict()  # which takes over a group that was added, and changes nothing
             batch = x[torch.randint(len(x), (128,))]
             loss = (head(torch.tanh(body(batch))) - batch @ true).square().mean()
             (loss * (math.nan if step == 200 else 1.0)).backward()
@@ -376,6 +377,7 @@ def test_a_trial_goes_on_in_a_resumed_run(at: int) -> None:
         straight.train(60)
         resumed.train(60)
     assert resumed.scheduler.recoveries == straight.scheduler.recoveries != []
+    assert resumed.scheduler.metrics() == straight.scheduler.metrics()  # with the averaged loss of the copy
     assert all(torch.equal(a, b) for a, b in zip(resumed.weights(), straight.weights(), strict=True))
 
 

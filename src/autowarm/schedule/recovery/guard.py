@@ -186,11 +186,9 @@ class Guard:
 
     def keep_added(self, optimizer: Optimizer) -> None:
         """Add groups that have joined to the copies, before their first update."""
-        for kept in (self._kept, self._unproven):
-            if kept is not None:
-                kept.snapshot.keep_added(optimizer)
-        if self._before is not None:
-            self._before.keep_added(optimizer)
+        kept = [one.snapshot for one in (self._kept, self._unproven) if one is not None]
+        for snapshot in (*kept, *([] if self._before is None else [self._before])):
+            snapshot.keep_added(optimizer)
 
     def _alarm(self, updates: int, reason: str, broken: bool, optimizer: Optimizer, peak: float) -> Recovery | None:
         """Go back to the copy, on trial."""

@@ -1,11 +1,13 @@
-"""What bad batches cost a run, with and without `skip_outliers=6.0`: a plain loop without clipping, as a user's.
+"""What bad batches cost a run, with and without a veto at six deviations: a plain loop without clipping, as a user's.
 
     python -m studies.recovery.veto [ROWS.jsonl]
 
 It makes the runs that are missing in the file, in a few minutes on one core: 1,000 updates of the default schedule on
-an MLP under Muon, Lion and normSGD, at the rates tuned for 1,000, on three seeds. From the middle on, "bad batch" has
-one whose targets are shuffled and whose loss is multiplied by 100, and "ten bad batches" has ten in a row. Healthy runs
-show what false alarms cost.
+an MLP under Muon, Lion and normSGD with `skip_outliers=6.0`, and under PyTorch's AdamW with `SpikeGuard(veto=6.0)`, at
+the rates tuned for 1,000, on three seeds. From the middle on, "bad batch" has one whose targets are shuffled and whose
+loss is multiplied by 100, and "ten bad batches" has ten in a row. Healthy runs, twenty of 4,000 updates too, show how
+often a veto comes for nothing. Written before: a bad batch costs at most 0.5% of the progress in the mean, and none of
+the twenty has more than one veto.
 """
 
 import argparse
@@ -13,12 +15,13 @@ import math
 import statistics
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from autowarm import AdaptiveWarmup
+from autowarm import AdaptiveWarmup, SpikeGuard
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.training.optimizers import make_optimizer
 
@@ -30,6 +33,8 @@ from .faults import CELLS, NONE, Fault, batches
 
 PART, SEEDS, LIMIT = "veto", (10, 11, 12), 6.0
 WHAT = (NONE, "bad batch", "ten bad batches")
+OPTIMIZERS = ("muon", "lion", "normsgd", "adamw")
+LONG, LONG_SEEDS = 4_000, (10, 11, 12, 13, 14)
 
 
 class Run(NamedTuple):
@@ -46,9 +51,11 @@ class Run(NamedTuple):
 
 def plan() -> list[Run]:
     """All runs."""
-    cells = [cell for cell in CELLS if cell.task == "mlp" and cell.optimizer != "adamw"]
-    return [Run(Fault(cell, what, False, seed), vetoes) for cell in cells for what in WHAT for seed in SEEDS
+    cells = [cell for cell in CELLS if cell.task == "mlp"]
+    runs = [Run(Fault(cell, what, False, seed), vetoes) for cell in cells for what in WHAT for seed in SEEDS
             for vetoes in (False, True)]  # fmt: skip
+    long = [replace(cell, steps=LONG) for cell in cells]
+    return runs + [Run(Fault(cell, NONE, False, seed), True) for cell in long for seed in LONG_SEEDS]
 
 
 def made(run: Run) -> dict[str, Any]:
@@ -58,9 +65,11 @@ def made(run: Run) -> dict[str, Any]:
     torch.manual_seed(seed)
     model = recipe.model().train()
     config = run_of(PlannedRow("cells", cell, run.fault.schedule, seed)).optimizer
-    if run.vetoes:
+    ours = cell.optimizer != "adamw"
+    if run.vetoes and ours:
         config.options["skip_outliers"] = LIMIT
     optimizer = make_optimizer(model, config)
+    guard = SpikeGuard(optimizer, cell.steps, recover="warn", veto=LIMIT) if run.vetoes and not ours else None
     scheduler = AdaptiveWarmup(optimizer, cell.steps, max_nonfinite=cell.steps, model=model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -70,6 +79,8 @@ def made(run: Run) -> dict[str, Any]:
             loss.backward()
             optimizer.step()
             scheduler.step(loss)
+            if guard is not None:
+                guard.step(loss)
             optimizer.zero_grad()
     model.eval()
     with torch.no_grad():
@@ -77,7 +88,7 @@ def made(run: Run) -> dict[str, Any]:
     return {
         "part": PART, "cell": vars(cell), "schedule": run.planned.schedule, "seed": seed,
         "val_loss": last if math.isfinite(last) else None, "first_loss": losses[0], "diverged": not math.isfinite(last),
-        "skipped": getattr(optimizer, "skipped_updates", 0),
+        "skipped": getattr(optimizer if guard is None else guard, "skipped_updates", 0),
     }  # fmt: skip
 
 
@@ -85,8 +96,9 @@ def veto_table(rows: Rows) -> str:
     """CSV: the share of the progress of the run without fault and veto that a run does not make, in percent."""
     lines = []
     for what in WHAT:
-        for optimizer in dict.fromkeys(run.fault.cell.optimizer for run in plan()):
+        for optimizer in OPTIMIZERS:
             some = [run for run in plan() if run.fault.what == what and run.fault.cell.optimizer == optimizer]
+            some = [run for run in some if run.fault.cell.steps != LONG]
             cells = []
             for vetoes in (False, True):
                 costs = []
@@ -98,7 +110,11 @@ def veto_table(rows: Rows) -> str:
                 cells += [f"{statistics.fmean(costs):.1f}", f"{max(costs):.1f}"]
             skipped = statistics.fmean(rows[run.planned]["skipped"] for run in some if run.vetoes)
             lines.append([what, optimizer, *cells, f"{skipped:.1f}"])
-    headings = ["fault", "optimizer", "as it is: mean %", "worst %", "skip_outliers=6: mean %", "worst %", "skipped"]
+    for optimizer in OPTIMIZERS:
+        some = [run for run in plan() if run.fault.cell.steps == LONG and run.fault.cell.optimizer == optimizer]
+        most = max(rows[run.planned]["skipped"] for run in some)
+        lines.append([f"{NONE}, {len(some)} runs of {LONG:,} updates: most", optimizer, *[""] * 4, f"{most:.1f}"])
+    headings = ["fault", "optimizer", "as it is: mean %", "worst %", "with the veto: mean %", "worst %", "skipped"]
     return comma_separated(headings, lines)
 
 

@@ -287,7 +287,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
     def _initial_step(self) -> None:
         self._step_count = 1
         self.base_lrs = [float(lr) for lr in self.base_lrs]
-        self._groups.adopt(self.base_lrs)
         self._restart()
 
     def _restart(self) -> None:
@@ -305,6 +304,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         return self._state.planned_steps or core.OPEN_HORIZON
 
     def _write(self) -> None:
+        self._groups.adopt(self.base_lrs)
         share = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
         peaks = self.base_lrs if share == 1.0 else [peak * share for peak in self.base_lrs]
         self._last_lr = [*self._groups.write(peaks, self._plan, self._state, self._composed)]
@@ -316,14 +316,9 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
     def _recover(self, guard: Guard, state: core.State, at: int, loss: float | None) -> core.State:
         """Let the guard see the loss, and do what it says at an alarm."""
         found = guard.after(state.updates, at, loss, self.optimizer, self._peak, state.average)
-        if found is None:
-            return state
-        if found.restored is not None:
+        if found is not None and found.restored is not None:
             state = state._replace(average=guard.average)
-        if found.peak_after != found.peak_before:
-            state = core.lowered(state)
-        guard.warn(found)
-        return state
+        return core.lowered(state) if found is not None and found.peak_after != found.peak_before else state
 
     def _scale(self, ratio: float) -> None:
         for i, group in enumerate(self.optimizer.param_groups):
@@ -349,8 +344,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
     def _before_update(self, *_: Any) -> None:
         if self._groups.adopt(self.base_lrs):  # before new groups make an update at their peak rates
             self._write()
-            if self._guard is not None:
-                self._guard.keep_added(self.optimizer)
+        if self._guard is not None:
+            self._guard.keep_added(self.optimizer)
         if torch.compiler.is_compiling():
             return
         self._clock.pretended = only_makes_state(self.optimizer)

@@ -134,12 +134,14 @@ def test_losses_that_are_not_finite() -> None:
     losses = SHAPES["falling"] + 0.1 * noise(0)
     losses[[300, 400]] = math.nan, math.inf
     assert alarms(losses) == []
-    losses[[302, 403]] = math.nan  # the third and the fourth of three
-    assert alarms(losses) == [302]
+    losses[[302, 403]] = math.nan  # with finite ones between, as broken weights give none
+    assert alarms(losses) == []
+    losses[303] = math.inf
+    assert alarms(losses) == [303]
 
 
 def test_the_first_losses_may_be_broken() -> None:
-    assert alarms([math.nan, 1.0, math.nan]) == [2]
+    assert alarms([math.nan, 1.0, math.nan, math.inf]) == [3]
 
 
 def test_a_copy_is_worth_taking_only_at_a_low_that_still_falls() -> None:

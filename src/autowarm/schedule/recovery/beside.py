@@ -158,12 +158,10 @@ class SpikeGuard:
             )
             warnings.warn(f"{said}. For another optimizer, make a new SpikeGuard", stacklevel=frames_of_ours())
         for at, mean in arrived:
-            if at in self._vetoed:  # its loss says nothing about the weights
-                self._vetoed = [x for x in self._vetoed if x > at]
-                continue
-            found = self._guard.after(self._updates, at, mean, self.optimizer, self._peak)
-            if found is not None:
-                self._guard.warn(found)
+            vetoed, self._vetoed = at in self._vetoed, [x for x in self._vetoed if x > at]
+            if vetoed and mean is not None and math.isfinite(mean):
+                continue  # it says nothing about the weights; if they are broken, every update is vetoed
+            self._guard.after(self._updates, at, mean, self.optimizer, self._peak)
 
     # The rates are multiplied only during an update: some schedules compute each rate from the last one.
 

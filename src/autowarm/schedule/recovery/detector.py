@@ -5,8 +5,8 @@ The *level* of the loss is the mean of the last losses without their highest and
 - when the level stands above its own minimum by more than a fifth of its fall so far, and by more than noise explains:
   a divergence is a slow rise, which no bar on single losses catches in time. The fall counts as a fifth of the first
   level at least: what little a run has learnt on its first plateau comes back sooner than a restart ends;
-- when two of the last three losses are not finite, or lie far above the first level: the weights are broken, and no
-  more losses are needed to know it.
+- when two losses in a row are not finite, or two of the last three lie far above the first level: the weights are
+  broken, and no more losses are needed to know it.
 
 A loss has a *healthy level* once it has fallen by a good part of its first level and was never below zero. Others, as
 of a policy gradient, may rise in success: of them, only what is not finite raises an alarm. A stall raises none:
@@ -30,7 +30,7 @@ _SWING = 1.5  # of the highest rise that was followed by a new low
 _FLAT = 5.0  # times as many where the fall so far may be noise as well
 _FAR = 30.0  # standard deviations of a loss
 _CALM = 100  # losses after a bad one, or a window of them: momenta remember it as long, and then do their damage
-_OPENING = 5  # losses right after a restart
+OPENING = 5  # losses right after a restart
 _NEWEST = 8  # losses that tell what the present weights are worth
 _MEMORY = 200  # levels, each a twentieth of a window after the last, that the noise is averaged over
 
@@ -70,8 +70,10 @@ class Detector:
         self.at_low = False
         bad = not math.isfinite(loss) or loss > self._far()
         self.last, self.bad = [*self.last[-2:], loss], [*self.bad[-2:], bad]
-        self.calm = 0 if bad else self.calm + 1
-        if sum(self.bad) >= 2:
+        # What is not finite leaves nothing in the momenta, or else no weight and no loss is finite any more.
+        self.calm = 0 if bad and math.isfinite(loss) else self.calm + 1
+        finite = all(map(math.isfinite, self.last))
+        if sum(self.bad if finite else self.bad[-2:]) >= 2:
             last, level = ", ".join(f"{x:.4g}" for x in self.last), self.lowest
             after = "" if level is None else f", after a level of {level:.4g}"
             return f"the last losses were {last}{after}: not finite, or far above the first"
@@ -89,7 +91,7 @@ class Detector:
         self.levels += 1
         self.variance += (variance - self.variance) / min(self.levels, _MEMORY)
         if self.first is None or self.lowest is None:
-            self.first, self.lowest = max(level, statistics.median(self.recent[:_OPENING])), level
+            self.first, self.lowest = max(level, statistics.median(self.recent[:OPENING])), level
         self.highest = max(self.highest, level - self.lowest)
         if level <= self.lowest:
             self.swing, self.highest = max(self.swing, self.highest), 0.0
@@ -112,6 +114,10 @@ class Detector:
         """Whether the loss has a healthy level, so that a rise is a failure."""
         return self.first is not None and not self.negative and self.fall >= _GOOD_PART * self.first
 
+    def is_lost(self) -> bool:
+        """Whether the losses since a restart lie more than half of the fall above the lowest level."""
+        return self.lowest is not None and self.judges and statistics.median(self.recent) > self.lowest + self.fall / 2
+
     def is_low(self) -> bool:
         """Whether the last losses are as low as those of the lowest level, or there is only one yet."""
         return self.seen == 1 if self.lowest is None else bool(self.recent) and self._stays_low(self.noise)
@@ -130,9 +136,10 @@ class Detector:
     def bar(self) -> float:
         """Three quarters of the way from the lowest level up to the losses of the present weights, which are finite."""
         assert self.lowest is not None
-        # Where the loss rises fast, the newest ones are far above the level.
+        # Where the loss rises fast, the newest ones are far above the level, which a few losses do not have.
         newest = self.last if sum(self.bad) >= 2 else self.recent[-_NEWEST:]
-        return self.lowest + 0.75 * (max(statistics.median(newest), _level(self.recent)[0]) - self.lowest)
+        level = _level(self.recent)[0] if len(self.recent) >= _FEWEST else self.lowest
+        return self.lowest + 0.75 * (max(statistics.median(newest), level) - self.lowest)
 
     def forget(self) -> None:
         """Drop the recent losses, which are of weights that were replaced."""

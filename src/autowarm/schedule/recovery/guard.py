@@ -18,13 +18,14 @@ from torch.optim import Optimizer
 
 from ...frames import frames_of_ours
 from ...rate.restore import Snapshot
-from .detector import Detector
+from .detector import OPENING, Detector
 
 _FIRST = 0.1  # share of the rate right after a restart, from which it rises over a window of losses, and on trial
 _TRIAL = 16  # losses that tell whether the copy's weights are better
 _LOWERED = 1 / 3  # of the rate at an alarm that has come again
 _LEAST = 1 / 9  # of the rate is left after all alarms
 _MOST_EARLY = 10  # restarts in a row that fail at once: while batches are bad, no weights are better
+_MOST_BAD = 4  # times that a trial begins anew: by then, ten batches in a row were bad, or the data have changed
 _NEVER = 2**62  # updates
 _MOST_WRONG = 2  # alarms that blamed the weights wrongly
 
@@ -61,7 +62,7 @@ class Guard:
     Unless it ``restores``, it keeps no copies and only notices.
     """
 
-    _SAVED = ("since", "again", "early", "copied", "lowered", "climbs", "fell", "wrong", "idle", "trial", "bar", "span")
+    _SAVED = ("since", "again", "early", "copied", "lowered", "climbs", "fell", "wrong", "idle", "bar", "span")
 
     def __init__(self, restores: bool, model: nn.Module | None, length: int) -> None:
         self._restores, self._model = restores, model
@@ -131,10 +132,16 @@ class Guard:
             return None  # no loss, or a late one of weights that were replaced
         detector = self._detector
         reason = detector.see(loss)
-        if reason is not None and (self._wrong < _MOST_WRONG or not all(map(math.isfinite, detector.last))):
-            return self._alarm(updates, reason, optimizer, peak)
+        broken, recent = not all(map(math.isfinite, detector.last)), detector.recent
+        # On trial, the copy's losses may be far above the first, and yet far below those of the run.
+        does_better = self._trial is not None and bool(recent) and 3 * statistics.median(recent) <= self._bar
+        if reason is not None and (broken or (self._wrong < _MOST_WRONG and not does_better)):
+            return self._alarm(updates, reason, broken, optimizer, peak)
         if self._trial is not None:
-            return self._judge(optimizer) if len(detector.recent) >= _TRIAL else None
+            return self._judge(optimizer) if len(recent) >= _TRIAL else None
+        if len(recent) == OPENING and self._since is not None and at - self._since < _TRIAL and detector.is_lost():
+            self._anew(detector.window)  # an old copy, or other data as well: the lowest level is no measure any more
+            detector = self._detector
         if detector.idle and not self._idle:
             self._idle = True
             warnings.warn(
@@ -146,17 +153,6 @@ class Guard:
             self._kept, self._unproven = self._kept if detector.bad[-1] else self._unproven, None
         self._keep(updates, optimizer, average)
         return None
-
-    def warn(self, found: Recovery) -> None:
-        """Warn of an alarm, at the line that gave the loss, and say what was done."""
-        if found.restored is None:
-            done = "nothing was restored" if self._restores else "recover=True would have restored the weights"
-        else:
-            done = f"weights and optimizer are those of update {found.restored} again, and the run goes on from there"
-            done += ' (recover="warn" would only have said so)'
-        if found.peak_after != found.peak_before:
-            done += f", at a peak rate of {found.peak_after:.3g} in place of {found.peak_before:.3g}"
-        warnings.warn(f"update {found.update}: {found.reason}; {done}", stacklevel=frames_of_ours())
 
     def _keep(self, updates: int, optimizer: Optimizer, average: float | None) -> None:
         """Copy the run at a new low, and no more often than once in a window; and at once if there is no copy."""
@@ -190,13 +186,11 @@ class Guard:
 
     def keep_added(self, optimizer: Optimizer) -> None:
         """Add groups that have joined to the copies, before their first update."""
-        for kept in (self._kept, self._unproven):
-            if kept is not None:
-                kept.snapshot.keep_added(optimizer)
-        if self._before is not None:
-            self._before.keep_added(optimizer)
+        kept = [one.snapshot for one in (self._kept, self._unproven) if one is not None]
+        for snapshot in (*kept, *([] if self._before is None else [self._before])):
+            snapshot.keep_added(optimizer)
 
-    def _alarm(self, updates: int, reason: str, optimizer: Optimizer, peak: float) -> Recovery | None:
+    def _alarm(self, updates: int, reason: str, broken: bool, optimizer: Optimizer, peak: float) -> Recovery | None:
         """Go back to the copy, on trial."""
         kept, self._unproven = self._kept, None
         before = peak * self._left(updates)
@@ -205,18 +199,19 @@ class Guard:
         if self._trial is not None and kept is None:
             return self._acquit(updates, reason, before, optimizer)  # a resumed run has no copies
         if not self._restores or kept is None:
+            done = "nothing was restored" if self._restores else "recover=True would have restored the weights"
             reason += ", and there is no copy yet to go back to" if self._restores else ""
             self._anew(self._detector.window)
-            return self._said(Recovery(updates, None, reason, before, before))
+            return self._settled(Recovery(updates, None, reason, before, before), done)
         gone = math.inf if self._since is None else updates - self._since
         early = self._trial is not None or gone <= self._detector.window // 4
-        if early and self._early >= _MOST_EARLY:
-            return self._acquit(updates, reason, before, optimizer)
+        lowers = self._again and not early
+        least = lowers and not broken and self._left(updates) <= _LEAST * (1 + 1e-9)
+        if least or (early and self._early >= (_MOST_EARLY if broken else _MOST_BAD)):
+            return self._acquit(updates, reason, before, optimizer)  # restarts and lower rates have not helped
         self._early = self._early + 1 if early else 0
-        broken = not all(map(math.isfinite, self._detector.last))
         found = self._trial
         if found is None:
-            lowers = self._again and not early
             after = max(_LEAST * peak, before * _LOWERED * min(1.0, gone / self._detector.window)) if lowers else before
             found = Recovery(updates, kept.update, reason, before, after)
             if not (broken or lowers):
@@ -226,7 +221,13 @@ class Guard:
         self.average = kept.average
         self._detector.forget()
         self._since = updates
-        return None if self._trial is not None and not broken else self._restarted(found)
+        done = f"weights and optimizer are those of update {kept.update} again, and the run goes on from there"
+        tried = self._trial is not None and not broken
+        if tried or found.peak_after != found.peak_before:
+            lower = f"at a peak rate of {found.peak_after:.3g} in place of {found.peak_before:.3g}"
+            done += f", {f'for {_TRIAL} losses on trial at {_FIRST:g} of the rate' if tried else lower}"
+        self._warn(updates, reason, f'{done}. To undo it, load a checkpoint and pass recover="warn"')
+        return None if tried else self._restarted(found)
 
     def _judge(self, optimizer: Optimizer) -> Recovery:
         """Settle the trial by the copy's losses."""
@@ -234,7 +235,10 @@ class Guard:
         if statistics.median(self._detector.recent[:_TRIAL]) > self._bar:
             reason = f"{self._trial.reason}, and the weights of update {self._trial.restored} do no better now"
             return self._acquit(self._trial.update, reason, self._trial.peak_before, optimizer)
-        return self._restarted(self._trial)
+        lost, found = self._detector.is_lost(), self._restarted(self._trial)
+        if lost:
+            self._anew(self._detector.window)
+        return found
 
     def _restarted(self, found: Recovery) -> Recovery:
         """The weights were at fault: the run goes on from the copy."""
@@ -246,24 +250,32 @@ class Guard:
         if found.peak_after != found.peak_before:
             self._lowered = self._left(found.update) * found.peak_after / found.peak_before
             self._climbs = None if self._climbs is None else _NEVER
-        return self._said(found)
+        self._recoveries.append(found)
+        return found
 
     def _acquit(self, updates: int, reason: str, peak: float, optimizer: Optimizer) -> Recovery:
         """The weights were not at fault: the run goes on with those that it had, if they are whole."""
-        restored = None
-        if self._before is not None:
+        trial, restored, done = self._trial, None, "nothing was restored"
+        if trial is not None and self._before is not None:
             self._before.restore(optimizer)
-        elif self._trial is not None:  # nothing can put them back in a resumed run, which stays with the copy
-            restored = self._trial.restored
+            done = f"the run has its own weights of update {trial.update} again"
+        elif trial is not None:  # nothing can put them back in a resumed run, which stays with the copy
+            restored = trial.restored
+            done = f"the run, which was resumed, stays with those of update {restored}"
         self._wrong += 1
         self._anew(self._detector.window)
         last = "; from now on, only losses that are not finite count" if self._wrong >= _MOST_WRONG else ""
         reason += f": the data or the objective have changed{last}"
-        return self._said(Recovery(updates, restored, reason, peak, peak))
+        return self._settled(Recovery(updates, restored, reason, peak, peak), done)
 
-    def _said(self, found: Recovery) -> Recovery:
+    def _settled(self, found: Recovery, done: str) -> Recovery:
+        self._warn(found.update, found.reason, done)
         self._recoveries.append(found)
         return found
+
+    def _warn(self, update: int, reason: str, done: str) -> None:
+        """Warn of an alarm, at the line that gave the loss, and say what was done."""
+        warnings.warn(f"update {update}: {reason}; {done}", stacklevel=frames_of_ours())
 
     # Saving.
 
@@ -272,7 +284,7 @@ class Guard:
 
         Pairs and no dictionary: `torch.distributed.checkpoint` asks for the same entries in every state.
         """
-        counts = [[name, getattr(self, f"_{name}")] for name in self._SAVED if name != "trial"]
+        counts = [["average", self.average], *([name, getattr(self, f"_{name}")] for name in self._SAVED)]
         trial = None if self._trial is None else list(self._trial)
         said = [list(one) for one in self._recoveries]
         return [["detector", self._detector.state_dict()], ["recoveries", said], ["trial", trial], *counts]
@@ -283,6 +295,7 @@ class Guard:
         self._detector.load_state_dict(state["detector"])
         for name in self._SAVED:
             setattr(self, f"_{name}", state[name])
+        self.average = state["average"]
         self._trial = None if state["trial"] is None else Recovery(*state["trial"])
         self._recoveries = [Recovery(*one) for one in state["recoveries"]]
         self._kept = self._unproven = self._before = None

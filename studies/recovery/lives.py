@@ -134,12 +134,13 @@ class Run:
         make, lr = OPTIMIZERS[life.optimizer]
         self.peak = lr * life.rate
         self.opt = make(self.w[:1] if life.joins else self.w, lr=self.lr)
-        self.scheduler = self.guard = None
+        self.scheduler: Any = None
+        self.guard: Any = None
         if life.kind == "own":
             self.watch: Any = AdaptiveWarmup(self.opt, life.steps, recover=recovers, max_nonfinite=None)
             self.guard = self.watch._guard
         else:
-            self.scheduler: Any = BESIDE[life.kind](self.opt, life.steps)
+            self.scheduler = BESIDE[life.kind](self.opt, life.steps)
             self.watch = SpikeGuard(self.opt, life.steps, veto=life.veto) if recovers else None
             self.guard = self.watch._guard if recovers else None
         if life.ranks == 2 and self.watch is not None:
@@ -211,7 +212,7 @@ class Run:
         made = t not in life.skipped
         if not life.first and made:
             self.opt.step()
-        before = self.weights
+        weights = self.weights
         if self.watch is not None:
             if life.ranks == 2:
                 good = found[1].isfinite()
@@ -223,7 +224,7 @@ class Run:
                 self.watch.step()
             else:
                 self.watch.step(found[0])
-        moved = not torch.equal(before.nan_to_num(), self.weights.nan_to_num())
+        moved = not torch.equal(weights.nan_to_num(), self.weights.nan_to_num())
         if life.first and made:
             self.opt.step()
         if self.scheduler is not None and made:
@@ -272,7 +273,7 @@ def expect(holds: bool, what: str) -> None:
 def lived(life: Life) -> Counter[str]:
     """Live a life three times; return what happened. Raise `Broken` if an invariant does not hold."""
     plain, run, other = Run(life, False), Run(life, True), None
-    happened: Counter[str] = Counter(["lives"])
+    happened: Counter[str] = Counter({"lives": 1})
     said: list[str] = []
     alike, first, had_copy = False, None, False  # whether the resumed life is still to equal the other
     for t in range(life.steps):
@@ -325,7 +326,7 @@ def lived(life: Life) -> Counter[str]:
         if plain.loss() < 0.5 * plain.loss(torch.zeros(WIDTH)):
             kind = "other data" if life.changes else "hot" if life.rate > 1 else "healthy"
             happened[f"{kind}: lives"] += 1
-            happened[f"{kind}: harm, %"] += 100 * max(0.0, worse / fall)
+            happened[f"{kind}: harm, % in sum"] += round(100 * max(0.0, worse / fall))
             happened[f"{kind}: harmed"] += worse > MOST_HARM * fall
             expect(worse <= MOST_HARM * fall or kind != "healthy", f"harm: {100 * worse / fall:.1f}% of the fall")
         if worse < -MOST_HARM * fall:

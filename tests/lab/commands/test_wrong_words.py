@@ -43,10 +43,6 @@ WRONG: list[tuple[list[str] | str, str]] = [  # words, or a line of them
     (["compare", "--run.seed", "5"], "--run.seed has no effect here: give --seeds"),
     (["compare", "--run.optimizer.name", "lion"], "--run.optimizer.name has no effect here: give --rates"),
     (["compare", "--seed", "5"], "did you mean 'seeds'?"),
-    (
-        ["compare", "--seeds", "0"],
-        "--seeds 0 may mean a seed or how many: list them, as in --seeds 0,1,2,3; [0] is one",
-    ),
     (["compare", "--seeds"], "--seeds needs a value: a list of whole numbers"),
     (["compare", "--rates", "3"], "rates: expected keys, each with a list of numbers, got '3'"),
     (["data"], "data needs a kind: fineweb, folder or check; autowarm data --help says"),

@@ -109,9 +109,6 @@ def _read_words(
             raise LabError(f"--{key} has no effect here: give --{instead[key]}")
         if value is None or (value.startswith("--") and not given):
             raise LabError(f"--{key} needs a value: {_wanted(kind)}")
-        if key == "seeds" and value.isdecimal():
-            raise LabError(f"--seeds {value} may mean a seed or how many: list them, as in --seeds 0,1,2,3; [{value}] "
-                           "is one seed")  # fmt: skip
         kinds = (kind, *get_args(kind)) if get_origin(kind) is not dict else ()
         if any(get_origin(one) is list for one in kinds) and re.match(r"(?!null$)[^[{]", value):
             value = f"[{value}]"

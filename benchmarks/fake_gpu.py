@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
 from autowarm import Muon
@@ -25,7 +26,6 @@ from fake_device import (
     LLAMA_1B,
     LLAMA_8B,
     LLAMA_124M,
-    FakeTensorMode,
     eight_ranks,
     fake_parameters,
     fake_shards,

@@ -141,7 +141,7 @@ COMMANDS = {
     "train --task shakespear": "'shakespear'|lm-small",
     "train --config missing.yaml": "missing.yaml|llama-124m",
     "compare --seeds none": "seeds|none",
-    "compare --warmups 10,abc": "warmups|'abc'",
+    "compare --warmups 10,abc": "warmups|abc",
     "compare --task missing.py": "FILE.py:NAME",
     "compare --schedules linera": "did you mean 'linear'",
     "calibrate --optimizer mono": "did you mean 'muon'",

@@ -57,7 +57,7 @@ def with_tables(page: Path) -> str:
                 headings, *lines = csv.reader(file)
         except FileNotFoundError:
             raise LabError(f"{page.name} shows {found[2]}, which is not there: name a CSV beside the page") from None
-        return f"{found[1]}{table(headings, lines)}\n"
+        return f"{found[1]}{table(headings, lines, pad='')}\n"
 
     return _SHOWN.sub(shown, page.read_text(encoding="utf-8"))
 

@@ -5,18 +5,18 @@ import io
 from collections.abc import Iterable, Sequence
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a Markdown table.
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]], pad: str = " ") -> str:
+    """Return a Markdown table, whose cells are padded for readers of the text.
 
     Example:
         >>> from autowarm.lab.analysis.markdown import table
         >>> print(table(["task", "loss"], [["mlp", 0.7]]))
-        |task|loss|
+        | task | loss |
         |---|---|
-        |mlp|0.7|
+        | mlp | 0.7 |
     """
     lines = ([str(cell).replace("|", r"\|") for cell in line] for line in (headings, *rows))
-    first, *others = (f"|{'|'.join(line)}|" for line in lines)
+    first, *others = (f"|{pad}{f'{pad}|{pad}'.join(line)}{pad}|" for line in lines)
     return "\n".join([first, "|---" * len(headings) + "|", *others])
 
 

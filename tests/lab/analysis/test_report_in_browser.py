@@ -37,12 +37,13 @@ parent.postMessage(JSON.stringify({inner: innerWidth, scroll: page.scrollWidth, 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
+    results = stored(folder, about="A heading that needs more than one line on a phone, being long")
     for row in ROWS:
         metrics = folder / "runs" / f"some-label-{row['id']}"
         metrics.mkdir(parents=True)
         lines = [{"step": s, "loss": 5.0 / s, "lr": 0.01, "seconds": s} for s in range(1, 101)]
         (metrics / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return report.make(stored(folder, about="A heading that needs more than one line on a phone, being long"))[-1]
+    return report.make(results)[-1]
 
 
 def browse(page: Path, folder: Path, width: int) -> tuple[dict[str, Any], str]:

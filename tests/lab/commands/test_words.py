@@ -101,7 +101,7 @@ def test_a_broken_batch_stops_before_twelve_runs_fail(here: Path, capsys: pytest
     )
     assert main(["compare", "--task", "line.py:Line", "--seeds", "0,1", "--workers", "1", "--out", "out"]) == 1
     said = capsys.readouterr()
-    assert "every run failed: line.py:14: in loss at update 1: RuntimeError" in said.err
+    assert "every run failed: line.py:15: in loss at update 1: RuntimeError" in said.err
     assert "no other run is begun" in said.out
     assert len(list((here / "out" / "runs").glob("*/error.txt"))) < 6  # of twelve
 

@@ -304,7 +304,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         return self._state.planned_steps or core.OPEN_HORIZON
 
     def _write(self) -> None:
-        self._groups.adopt(self.base_lrs)
+        if len(self._groups.rates) != len(self.optimizer.param_groups):
+            self._groups.adopt(self.base_lrs)
         share = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
         peaks = self.base_lrs if share == 1.0 else [peak * share for peak in self.base_lrs]
         self._last_lr = [*self._groups.write(peaks, self._plan, self._state, self._composed)]

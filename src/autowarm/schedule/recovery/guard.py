@@ -295,7 +295,7 @@ class Guard:
         self._detector.load_state_dict(state["detector"])
         for name in self._SAVED:
             setattr(self, f"_{name}", state[name])
-        self.average = state["average"]
+        self.average = state.get("average")  # not kept by earlier states
         self._trial = None if state["trial"] is None else Recovery(*state["trial"])
         self._recoveries = [Recovery(*one) for one in state["recoveries"]]
         self._kept = self._unproven = self._before = None

@@ -20,27 +20,10 @@ from autowarm.lab.config import CompareConfig, LabError, UsageError
 from autowarm.lab.config.build import build, parse
 from autowarm.lab.tasks.own import defaults
 
-from ..helpers import run_here
+from ..helpers import LINE, run_here
 
-TASK = """import torch
-
-class Line:
-    defaults = {"rates": {"adamw": [0.1], "sgd": [0.01]}, "run": {"steps": 12}, "warmups": [0, 0.25], "seeds": [0, 1]}
-    optimizers = {"sgd": lambda model, lr: torch.optim.SGD(model.parameters(), lr=lr)}
-
-    def model(self):
-        return torch.nn.Linear(8, 1)
-
-    def batches(self, seed):
-        while True:
-            yield torch.randn(32, 8)
-
-    def loss(self, model, batch):
-        return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
-
-    def validation(self):
-        return [torch.randn(64, 8)]
-"""
+DEFAULTS = '{"rates": {"adamw": [0.1], "sgd": [0.01]}, "run": {"steps": 12}, "warmups": [0, 0.25], "seeds": [0, 1]}'
+TASK = LINE.replace('"plain"', '"sgd"').replace("class Line:\n", f"class Line:\n    defaults = {DEFAULTS}\n")
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "COLUMNS": "200"}
 
 

@@ -14,7 +14,6 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion, losses
 from autowarm.rate.restore import Snapshot
-from autowarm.schedule.recovery import Guard
 from tests.schedule.recovery.recovery_runs import MAKERS, Run, batch, halfway, lost, quiet
 
 BAD, NAN = halfway("lion", "bad"), halfway("adamw", "nan")
@@ -381,16 +380,6 @@ def test_a_trial_goes_on_in_a_resumed_run(at: int) -> None:
     assert all(torch.equal(a, b) for a, b in zip(resumed.weights(), straight.weights(), strict=True))
 
 
-def test_a_lowered_rate_climbs_back_once_the_run_is_healthy() -> None:
-    """By one lowering, once the loss has made new lows for as long as the copy was old at the alarm."""
-    guard, share = lowered(200, 240)
-    first, second = guard.recoveries
-    assert (first.peak_after, second.peak_after) == (1.0, pytest.approx(1 / 3))
-    assert min(share[262:290]) == pytest.approx(1 / 3)
-    assert share[-1] == 1.0
-    assert share[290:] == sorted(share[290:])
-
-
 def test_rewarm_begins_anew_and_takes_a_peak() -> None:
     model = nn.Linear(2, 2)
     optimizer = Lion([{"params": [model.weight], "lr": 0.1}, {"params": [model.bias], "lr": 0.01}])
@@ -457,125 +446,6 @@ def test_a_captured_graph_is_refused() -> None:
     for no_choice in ("on", 1):
         with pytest.raises(ValueError, match=f'recover must be True, False, or "warn" to warn only, got {no_choice!r}'):
             AdaptiveWarmup(optimizer, 100, recover=no_choice)  # type: ignore[arg-type]
-
-
-def watched(loss: Callable[[int, int], float], restores: bool = True) -> tuple[Guard, list[float], list[str]]:
-    """A guard of 900 losses, each of an update and the number of warnings so far; its shares, and what it said."""
-    guard, share = Guard(restores, None, 1000), []
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=1.0)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        for t in range(900):
-            guard.after(t, t, loss(t, len(said)), optimizer, 1.0)
-            share.append(guard.share(t))
-    return guard, share, [str(one.message) for one in said]
-
-
-def lowered(*bursts: int) -> tuple[Guard, list[float]]:
-    """A guard that has seen a falling loss with NaNs from these updates on, and its share after each of 900 updates."""
-    bad = {start + more for start in bursts for more in (0, 1)}
-    return watched(lambda t, _: math.nan if t in bad else 3.0 * 0.995**t)[:2]
-
-
-def low(t: int) -> float:
-    """A loss that falls from 6 to 2."""
-    return 2.0 * (1 + 2 * 0.97**t)
-
-
-ROSE = r"update 30\d: the loss rose from 2\.\d+ to 2\.\d+, after 5\.\d+ at first"
-BROKE = (
-    r"update 201: the last losses were 2\.\d+, nan, nan, after a level of 2\.\d+: not finite, or far above the first"
-)
-BACK = r"; weights and optimizer are those of update \d+ again, and the run goes on from there"
-UNDO = r"\. To undo it, load a checkpoint and pass recover=\"warn\""
-TRIED = ROSE + BACK + r", for 16 losses on trial at 0\.1 of the rate" + UNDO
-CHANGED = r", and the weights of update \d+ do no better now: the data or the objective have changed; "
-MESSAGES: dict[str, tuple[Callable[[int, int], float], bool, list[str]]] = {
-    "tried": (lambda t, said: 4.0 if t >= 300 and not said else low(t), True, [TRIED]),
-    "other data": (
-        lambda t, _: 4.0 if t >= 300 else low(t),
-        True,
-        [TRIED, ROSE + CHANGED + r"the run has its own weights of update 30\d again"],
-    ),
-    "not finite": (lambda t, _: math.nan if t in (200, 201) else low(t), True, [BROKE + BACK + UNDO]),
-    "again": (
-        lambda t, _: math.nan if t in (200, 201, 240, 241) else low(t),
-        True,
-        [BROKE + BACK + UNDO, r"update 241: .*" + BACK + r", at a peak rate of 0\.333 in place of 1" + UNDO],
-    ),
-    "nothing is left to lower": (
-        lambda t, said: math.nan if t in (200, 201) else 4.0 if 0 < said < 4 and (t - 201) % 30 > 20 else low(t),
-        True,
-        [BROKE + BACK + UNDO]
-        + [
-            r"update \d+: the loss rose from .*" + BACK + f", at a peak rate of {to} in place of .*"
-            for to in ("0.333", "0.111")
-        ]
-        + [r"update \d+: the loss rose from .*: the data or the objective have changed; nothing was restored"],
-    ),
-    "no copy": (
-        lambda t, _: math.nan if t < 2 else low(t),
-        True,
-        [r"update 1: the last losses were nan, nan: .*, and there is no copy yet to go back to; nothing was restored"],
-    ),
-    "to warn": (
-        lambda t, _: math.nan if t in (200, 201) else low(t),
-        False,
-        [BROKE + "; recover=True would have restored the weights"],
-    ),
-    "idle": (
-        lambda t, _: 1.0 + t / 100,
-        True,
-        [r"recovery is idle: the loss rose from 1\.\d+ at first to \d\.\d+, .*"],
-    ),
-}
-
-
-@pytest.mark.parametrize(("loss", "restores", "messages"), MESSAGES.values(), ids=MESSAGES)
-def test_each_alarm_is_said_as_it_happens(
-    loss: Callable[[int, int], float], restores: bool, messages: list[str]
-) -> None:
-    """The update, the loss before and after, what was done, and how to undo it."""
-    said = watched(loss, restores)[2]
-    assert len(said) == len(messages), said
-    for one, message in zip(said, messages, strict=True):
-        assert re.fullmatch(message, one), one
-
-
-def test_a_lowering_counts_from_what_the_climb_has_won_back() -> None:
-    """The rate is what `recoveries` says, and never below a ninth of the peak."""
-    for last in range(300, 560, 20):
-        guard, share = lowered(200, 240, last, last + 40)
-        said = guard.recoveries[-1]
-        assert said.peak_after < said.peak_before
-        assert share[-1] == pytest.approx(said.peak_after)
-        assert share[-1] >= 1 / 9 - 1e-12
-
-
-def test_a_new_warm_up_forgets_the_lowerings() -> None:
-    """So that the peak given to ``rewarm`` is the peak."""
-    guard, share = lowered(200, 240, 300, 340)
-    assert share[-1] < 1.0
-    guard.restart(1000)
-    assert guard.share(900) == 1.0
-
-
-def test_a_trial_whose_copies_are_gone_says_which_weights_stay() -> None:
-    """As in a resumed run: the weights are those of the copy, and nothing can put the others back."""
-    w = nn.Parameter(torch.zeros(2))
-    optimizer, guard = torch.optim.SGD([w], lr=1.0), Guard(True, None, 1000)
-    losses = (2.0 if t < 300 else 4.0 for t in range(340))
-    for t, level in enumerate(losses):
-        guard.after(t, t, level * (1 + 2 * 0.97**t), optimizer, 1.0)
-        if guard._trial is not None:
-            break
-    [found] = guard.recoveries
-    resumed = Guard(True, None, 1000)
-    resumed.load_state_dict(guard.state_dict())
-    settled = [resumed.after(u, u, 4.0, optimizer, 1.0) for u in range(found.update + 1, found.update + 17)][-1]
-    assert settled is not None
-    assert settled.restored == found.restored
-    assert "the data or the objective have changed" in settled.reason
 
 
 @pytest.mark.parametrize("after", [3, 12])

@@ -44,8 +44,9 @@ random: $(READY)
 # What torch and numpy alone are enough for, in an environment of the caller's: make core PYTHON=python
 CORE := tests/geometry tests/orthogonalize tests/logs tests/optim tests/schedule tests/smoothness tests/theory
 # What of it another processor's instructions can change: sums and products in another order.
-NUMERICS := tests/geometry $(addprefix tests/orthogonalize/test_,iterate.py polar.py singular.py) \
-            $(addprefix tests/optim/step/test_,adamw_part.py batched.py steps.py) tests/optim/test_together.py \
+NUMERICS := tests/geometry $(addprefix tests/orthogonalize/test_,iterate.py singular.py) \
+            $(addprefix tests/optim/step/test_,adamw_part.py batched.py reference.py tensor_kinds.py) \
+            tests/optim/test_together.py \
             $(addprefix tests/smoothness/test_,probe.py sharpness.py) tests/theory/test_problems.py
 ASKED := not generated
 core:

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from autowarm.lab.commands import main
+from autowarm.lab.errors import LabError
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.pool import Job, run_jobs
 from autowarm.lab.training.stopping import Interrupted
@@ -154,13 +155,13 @@ def test_ctrl_c_is_acknowledged_while_workers_start(
 def test_a_second_ctrl_c_ends_the_workers_also_before_the_wait_for_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def set_flag(_: object) -> None:
+    def wait(*_: object, **__: object) -> None:
         raise Interrupted("again")
 
     bystander = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(PATIENCE,))
     bystander.start()
     try:
-        monkeypatch.setattr("multiprocessing.synchronize.Event.set", set_flag)
+        monkeypatch.setattr(ProcessPoolExecutor, "shutdown", wait)
         with pytest.raises(Interrupted, match="again"):
             run_jobs([Job("fails", 1, time.sleep, tmp_path)], 1, Display(), 0)  # type: ignore[arg-type]
         # The pool's own thread may still be striking a dead worker off the list. The caller's process is none of ours.
@@ -229,3 +230,24 @@ def test_a_dead_process_is_an_error_and_not_a_hang(corpus_folder: Path, tmp_path
     assert "a worker process died" in error
     assert "continues from here" in error
     assert "Traceback" not in error
+
+
+KILLED = """
+import os, signal, threading
+from autowarm.lab.training.metrics import Progress
+
+def killed(on_step):
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    while True:
+        on_step(Progress(1, 0.0, 0.0))
+"""
+
+
+def test_a_worker_killed_as_it_looks_whether_to_stop_keeps_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "a_killed_job.py").write_text(KILLED)
+    for _ in range(5):  # each time it is at the look for a good part of the time
+        with pytest.raises(LabError, match="a worker process died"):
+            run_jobs([Job("killed", 1, importlib.import_module("a_killed_job").killed, tmp_path)], 1, Display(), 0)

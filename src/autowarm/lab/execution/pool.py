@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from ctypes import c_bool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -89,7 +90,7 @@ def run_jobs(
     turns: Any = new.Queue()
     for index in range(workers):
         turns.put(devices[index % len(devices)] if devices else "")
-    stop = new.Event()
+    stop = new.RawValue(c_bool, False)  # without a lock, which a worker that is killed as it looks would keep for ever
     with Stop() as asked, asked.gently():
         given = events, stop, turns, dict(os.environ)
         pool = ProcessPoolExecutor(workers, mp_context=new, initializer=_start_worker, initargs=given)
@@ -100,7 +101,7 @@ def run_jobs(
                     pending = {pool.submit(_work, job): job.name for job in jobs}
                 return follow(pending, lambda: _drain(events), asked, display, on_row)
             finally:
-                stop.set()  # workers stop at the next step and leave a checkpoint
+                stop.value = True  # workers stop at the next step and leave a checkpoint
                 pool.shutdown(wait=True, cancel_futures=True)
         except LOST:
             asked.obey()  # a signal to the whole group ends the workers, too
@@ -180,7 +181,7 @@ def _start_worker(events: Any, stop: Any, turns: Any, environment: Mapping[str, 
     os.environ.clear()  # a fork has the server's, which may be older
     os.environ.update(environment)
     os.environ["CUDA_VISIBLE_DEVICES"] = turns.get()  # CUDA reads this when it starts, which is after torch's import
-    if stop.is_set():
+    if stop.value:
         return  # do not spend seconds on importing torch, because `perform` will refuse the job
     set_up()
 
@@ -200,7 +201,7 @@ def set_up() -> None:
 
 
 def _work(job: Job) -> dict[str, Any]:
-    return perform(job, _events.put, _stop.is_set)
+    return perform(job, _events.put, lambda: _stop.value)
 
 
 def perform(job: Job, tell: Callable[[Event], object], stopped: Callable[[], bool]) -> dict[str, Any]:

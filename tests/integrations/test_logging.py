@@ -168,9 +168,3 @@ def test_accelerate(log_every: int | None, fresh_accelerate: None, tmp_path: Pat
     assert [values["autowarm/lr"] for _, values in kept.logged] == [rates[step - 1] for step in steps]
     if steps:
         assert scalars(tmp_path)["autowarm/lr"] == [(step, pytest.approx(rates[step - 1])) for step in steps]
-
-
-def test_accelerate_counts_updates_not_less_than_one(fresh_accelerate: None) -> None:
-    opt = Lion(nn.Linear(4, 4).parameters(), lr=LR)
-    with pytest.raises(ValueError, match="log_every counts updates and must be at least 1, or None, got 0"):
-        WarmupScheduler(Accelerator(cpu=True), opt, STEPS, log_every=0)

@@ -128,7 +128,7 @@ WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 @each(
     "epoch",
     [
-        *(np.int64(3), np.int32(0), np.uint8(1), True, np.array(3), np.array(True), np.bool_(True)),
+        *(np.int64(3), np.int32(0), np.uint8(1), 0, 3, True, np.array(3), np.array(True), np.bool_(True)),
         *(torch.tensor(3, dtype=dtype) for dtype in WHOLE),
         *(torch.tensor([[1]], dtype=dtype) for dtype in WHOLE),
     ],

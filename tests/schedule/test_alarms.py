@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from schedule_runs import PEAK, falling, make_optimizer
+from schedule_runs import PEAK, falling, make_optimizer, run
 from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
@@ -90,6 +90,10 @@ CORRECT: dict[str, Loop] = {
     "a new warm-up that is meant": lambda: trained_loop(resumed=True, trained=True),
     "a loss that falls at once": lambda: given([10 * 0.8**t for t in range(40)]),
     "a loss with an arbitrary zero": lambda: given([0.1 * math.sin(t) for t in range(40)]),
+    "no loss in the decay": lambda: given([falling()(t) for t in range(40)] + [None] * 20, 60),  # type: ignore[list-item]
+    "a ramp as long as the run": lambda: run(
+        AdaptiveWarmup(make_optimizer(), 30, max_warmup=1.0), lambda t: 5.0, range(30), "before"
+    ),
     "a loss that rises for a while": lambda: given([5 + 0.02 * t + 0.1 * math.sin(9 * t) for t in range(40)]),
 }
 

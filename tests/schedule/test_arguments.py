@@ -53,6 +53,7 @@ def test_numbers_of_other_libraries_are_plain_ones() -> None:
 @pytest.mark.parametrize(
     ("total", "longest"),
     [
+        (1, 1),
         (3, 2),
         (100, 50),
         (4_000, 2_000),

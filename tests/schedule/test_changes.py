@@ -147,26 +147,3 @@ def test_a_finished_run_is_warmed_up_again(tensor: bool) -> None:
     rates = run(scheduler, lambda t: 0.5, range(100))
     assert rates[0] == pytest.approx(PEAK / 10)
     assert max(rates) == PEAK
-
-
-@every_lr
-@pytest.mark.parametrize("change", ["extend", "decay_now", "rewarm", "extend in decay"])
-@pytest.mark.parametrize("at", [0, 1, 5, 30])
-def test_resumed_after_a_change_it_is_the_straight_run_to_the_bit(tensor: bool, change: str, at: int) -> None:
-    def until_changed() -> AdaptiveWarmup:
-        scheduler = made(tensor, 100)
-        run(scheduler, falling(), range(70 if "decay" in change else 20))
-        if change == "decay_now":
-            scheduler.decay_now(60, "power")
-        elif change == "rewarm":
-            scheduler.rewarm()
-        else:
-            scheduler.extend(160)
-        return scheduler
-
-    straight, killed, again = until_changed(), until_changed(), made(tensor, 100)
-    rates = run(straight, falling(8.0), range(60))
-    head = run(killed, falling(8.0), range(at))
-    again.load_state_dict(saved(killed))
-    assert saved(again) == saved(killed)
-    assert head + run(again, falling(8.0), range(at, 60)) == rates

@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501 (what was typed stands on one line)
 
+import math
 import shlex
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
@@ -18,6 +19,11 @@ from autowarm.geometry import total_kappa
 from autowarm.lab.commands import main
 
 LETTER = "Dear reader,\nthis is a letter.\n"
+LENGTHS = ["warmup_steps", "num_warmup_steps", "warmup_ratio", "warmup_iters", "warm_up_epochs", "n_warmup"]
+NO_LENGTH = "{} has no {}: the warm-up sets its own length, and AdaptiveWarmup's max_warmup= limits it"
+OUR_OPTIMIZERS = ["Muon", "Lion", "SignSGD", "NormSGD"]
+NO_MODEL = "pass the model, not its parameters: a torch.nn.Module is needed, got a "
+A_TEXT = "is text: YAML reads 1e-3 as a string"
 
 API = {
     "AdaptiveWarmup()": "'optimizer' and 'total_steps'",
@@ -28,6 +34,8 @@ API = {
     'AdaptiveWarmup("adam", 100)': "the optimizer, got a str",
     "AdaptiveWarmup(opt, 0)": "total_steps|updates ≥ 1|got 0",
     "AdaptiveWarmup(opt, -5)": "total_steps|got -5",
+    "AdaptiveWarmup(opt, -1)": "total_steps|ends by decay_now(steps), got -1",
+    "AdaptiveWarmup(opt, math.inf)": 'takes total_steps=None and decay="wso", and ends by decay_now',
     'AdaptiveWarmup(opt, "100")': "total_steps|got '100'",
     "AdaptiveWarmup(opt, 10.5)": "total_steps|got 10.5",
     "AdaptiveWarmup(opt, True)": "total_steps|got True",
@@ -35,7 +43,17 @@ API = {
     "AdaptiveWarmup(opt, loader)": "total_steps|got a DataLoader",
     "AdaptiveWarmup(opt, len)": "total_steps|builtin_function",
     "AdaptiveWarmup(opt, 100, 10)": "got 3 values|max_warmup=",
-    "AdaptiveWarmup(opt, 100, warmup_steps=10)": "warmup_steps|max_warmup=",
+    **{f"AdaptiveWarmup(opt, 100, {name}=10)": NO_LENGTH.format("AdaptiveWarmup", name) for name in LENGTHS},
+    "AdaptiveWarmup.paper(opt, 9, target_loss=1.0, warmup_steps=10)": NO_LENGTH.format(
+        "AdaptiveWarmup", "warmup_steps"
+    ),
+    "WarmupTrainer(net, args(folder), warmup_steps=10)": NO_LENGTH.format("WarmupTrainer", "warmup_steps"),
+    'WarmupTrainer(net, args(folder), warmup={"warmup_steps": 10})': NO_LENGTH.format("AdaptiveWarmup", "warmup_steps"),
+    "transformers.WarmupCallback(None, warmup_steps=10)": NO_LENGTH.format("WarmupCallback", "warmup_steps"),
+    "lightning.WarmupCallback(warmup_steps=10)": NO_LENGTH.format("WarmupCallback", "warmup_steps"),
+    "WarmupScheduler(Accelerator(cpu=True), opt, 9, warmup_steps=10)": NO_LENGTH.format(
+        "WarmupScheduler", "warmup_steps"
+    ),
     "AdaptiveWarmup(opt, num_training_steps=100)": "total_steps",
     "AdaptiveWarmup(opt, T_max=100)": "total_steps",
     "AdaptiveWarmup(opt, 100, lr=1e-3)": "the optimizer's lr",
@@ -47,28 +65,45 @@ API = {
     "AdaptiveWarmup(opt, 100, target_los=3.0)": "do you mean target_loss?",
     'AdaptiveWarmup(opt, 100, decy="wsd")': "do you mean decay?",
     'AdaptiveWarmup(opt, 100, decay="cosin")': "decay|'cosine'",
+    'AdaptiveWarmup(opt, 100, decay="constant")': "unknown decay 'constant'|\"wso\" stays at the peak",
     "AdaptiveWarmup(opt, 100, decay=0.1)": "decay|'wsd'",
     'AdaptiveWarmup(opt, 100, warmup="linaer")': "warmup|'linear'",
     "AdaptiveWarmup(opt, 100, warmup=10)": "max_warmup limits its length",
+    "AdaptiveWarmup(opt, 100, warmup=0.1)": "max_warmup limits its length",
     "AdaptiveWarmup(opt, 100, max_warmup=0)": "max_warmup|got 0",
     "AdaptiveWarmup(opt, 100, max_warmup=10.0)": "max_warmup|a share of the run",
+    "AdaptiveWarmup(opt, 100, max_warmup=0.0)": 'updates ≥ 2, "auto", or None, got 0.0',
+    "AdaptiveWarmup(opt, 100, max_warmup=-3)": "max_warmup is a share of the run|got -3",
+    "AdaptiveWarmup(opt, 100, max_warmup=True)": "max_warmup is a share of the run|got True",
     'AdaptiveWarmup(opt, 100, max_warmup="10%")': "max_warmup|'10%'",
     "AdaptiveWarmup(opt, 100, final_ratio=2)": "final_ratio|[0, 1]",
     "AdaptiveWarmup(opt, 100, div=0.1)": "div|greater than 1",
+    "AdaptiveWarmup(opt, 100, div=1.0)": "div must be greater than 1 and finite, got 1.0",
+    'AdaptiveWarmup(opt, 100, div="x")': "div must be greater than 1 and finite, got 'x'",
+    "AdaptiveWarmup(opt, 100, sigma_f2=0.0)": "sigma_f2 must be positive and finite, got 0.0",
+    "AdaptiveWarmup(opt, 100, sigma_f2=10.0)": "belongs to the calibration of Δ': give the geometry to calibrate for, too",
+    "AdaptiveWarmup(opt, 100, kappa=-1.0)": "kappa must be positive and finite, got -1.0",
+    "AdaptiveWarmup(opt, 100, peak_gap=0.0)": "peak_gap must be positive and finite, got 0.0",
     "AdaptiveWarmup(opt, 100, smoothing=50)": "smoothing|share of the run",
+    "AdaptiveWarmup(opt, 100, smoothing=1.0)": "smoothing is a share of the run, in [0, 1), got 1.0",
     'AdaptiveWarmup(opt, 100, trained="yes")': "trained|True, False",
     'AdaptiveWarmup(opt, 100, recover="always")': 'recover|"warn"',
     "AdaptiveWarmup(opt, 100, max_nonfinite=0)": "max_nonfinite|at least 1",
     'AdaptiveWarmup(opt, 100, geometry="muon")': "geometry 'muon'|'spectral'",
     "AdaptiveWarmup(opt, 100, chance_loss=-1)": "chance_loss|positive",
+    "AdaptiveWarmup(opt, 100, chance_loss=0.0)": "chance_loss must be positive and finite, got 0.0",
     'AdaptiveWarmup(opt, 100, target_loss=float("nan"))': "target_loss|finite",
+    "AdaptiveWarmup(opt, 100, target_loss=10**400)": "target_loss must be finite, got 10000",
+    "AdaptiveWarmup(torch.optim.SGD(net.parameters(), lr=0.0), 100)": "one positive, got [0.0]: the lr of the optimizer is the peak rate",
     'AdaptiveWarmup(opt, 100, peak="auto")': "find_rate",
     "AdaptiveWarmup(opt, 100, verbose=True)": "no verbose|total_steps",
     "AdaptiveWarmup.paper(opt, 100)": "target_loss",
+    "AdaptiveWarmup.paper(opt, 100, target_loss=None)": "Algorithm 1 needs target_loss",
     "sched.step(3)": "a loss, not an epoch",
     'sched.step("0.5")': "a number or a one-element tensor, got str",
     "sched.step(torch.ones(3))": "shape (3,)|mean",
     'sched.step({"loss": 1.0})': "got dict",
+    "sched.observe([1.0])": "a number or a one-element tensor, got list",
     "sched.step(output)": "got ModelOutput",
     "sched.observe(1.0, weight=-1)": "weight|not negative",
     "sched.observe()": "'loss'",
@@ -76,14 +111,30 @@ API = {
     'sched.extend("more")': "total_steps|'more'",
     "sched.decay_now(0)": "steps|got 0",
     'sched.decay_now(10, decay="fast")': "decay 'fast'|'linear'",
+    "sched.decay_now(10, lambda p: 1 - p)": "takes a decay by name",
     "sched.rewarm(peak=-1)": "peak|positive",
     "sched.load_state_dict({})": "not the state of AdaptiveWarmup",
     "sched.load_state_dict(opt.state_dict())": "AdaptiveWarmup|param_groups",
     "sched.load_state_dict(None)": "NoneType, not a dictionary",
+    "sched.load_state_dict([1])": "it is a list, not a dictionary",
     "Muon(net)": "Muon.from_model(model",
     'Muon(net.parameters(), lr="1e-3")': "is text|float('1e-3')",
     "Muon(net.parameters(), 1e-3)": "Muon.from_model(model)",
     "Muon.from_model(net.parameters(), lr=1e-3)": "pass the model",
+    **{f"{name}.from_model(net.named_parameters(), lr=1e-3)": NO_MODEL for name in OUR_OPTIMIZERS},
+    **{
+        f"Lion.from_model({given}, lr=1e-3)": NO_MODEL
+        for given in ("[*net.parameters()]", "net.state_dict()", "net[0].weight", "Muon")
+    },
+    **{
+        f"{name}.from_model(net, {arg}='1e-3')": f"{arg}='1e-3' {A_TEXT}"
+        for name in OUR_OPTIMIZERS
+        for arg in ("lr", "weight_decay")
+    },
+    **{f"{name}([{{'params': [net[0].weight], 'lr': '1E-4'}}], lr=0.1)": A_TEXT for name in OUR_OPTIMIZERS},
+    "Lion(net.parameters(), lr='nan')": f"lr='nan' {A_TEXT}",
+    "Lion(net.parameters(), lr='fast')": "lr must be positive and finite, got 'fast'",
+    "Muon.from_model(net, adamw_betas=('0.9', '0.99'))": f"adamw_betas=|{A_TEXT}",
     "Muon.from_model(net, lr=0)": "lr|positive",
     "Muon.from_model(net, lr=1e-3, momentum=1.5)": "momentum|[0, 1)",
     "Muon.from_model(net, lr=1e-3, betas=(0.9, 0.95))": "adamw_betas",
@@ -98,6 +149,10 @@ API = {
     "find_rate(net, opt)": "the order is find_rate(model, optimizer, closure)",
     "find_rate(net, opt, loader)": "closure() runs the next batch|DataLoader",
     "find_rate(net, opt, closure, steps=3)": "steps|20",
+    "find_rate(net, opt, closure, steps=30.5)": "whole number ≥ 20, got 30.5",
+    "find_rate(net, opt, closure, lowest=0.0)": "rates rise from lowest > 0",
+    "find_rate(net, opt, closure, highest=math.inf)": "finite",
+    "find_rate(net, torch.optim.SGD(net.parameters(), lr=0.0), closure)": "needs an lr above 0",
     "find_rate(net, opt, closure, lowest=1.0, highest=0.1)": "lowest > 0 to highest",
     "find_rate(net, opt, lambda: None)": "return the loss",
     'replay("missing.csv")': "missing.csv",
@@ -111,6 +166,15 @@ API = {
     "WarmupTrainer(net, args(folder), optimizers=(opt, torch.optim.lr_scheduler.StepLR(opt, 3)))": "StepLR|optimizers=(optimizer, None)|AdaptiveWarmup(optimizer, steps)",
     'WarmupTrainer(net, args(folder), warmup={"target_los": 3.0})': "target_los|do you mean target_loss?",
     'WarmupTrainer(net, args(folder), optim="moun")': "perhaps 'muon'",
+    'WarmupTrainer(net, args(folder), optim="adamw")': "or leave optim out, and args.optim holds",
+    'WarmupTrainer(net, args(folder), optim="muon", optimizers=(opt, None))': "give one of them",
+    'WarmupTrainer(net, args(folder), optimizers=(opt, sched), warmup={"decay": "wsd"})': "warmup= and a scheduler were given: pass the options to AdaptiveWarmup",
+    'transformers.optimizer_by_name("muon", args(folder, optim_args="momentum"))': "optim_args='momentum' must read like",
+    **{
+        f"WarmupTrainer(net, args(folder), warmup={given})": 'takes options of AdaptiveWarmup, such as {"max_warmup": 0.1}, got '
+        for given in (10, "'linear'", [("decay", "wsd")])
+    },
+    "WarmupScheduler(Accelerator(cpu=True), opt, 9, log_every=0)": "log_every counts updates and must be at least 1, or None, got 0",
     "attach(Trainer(net, args(folder)), max_warmpu=9)": "do you mean max_warmup?",
     "rate_of_module(net, None)": "find_rate(trainer, module, train_dataloaders)",
     'total_kappa(net, "sign")': "model.parameters()",
@@ -153,24 +217,26 @@ COMMANDS = {
 
 def names(folder: Path) -> dict[str, Any]:
     """What a person has who makes these mistakes."""
+    from accelerate import Accelerator
     from transformers import Trainer, TrainingArguments
 
-    from autowarm.integrations import lightning, transformers
+    from autowarm.integrations import accelerate, lightning, transformers
 
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     (folder / "letter.txt").write_text(LETTER)
     return {
         **{name: getattr(autowarm, name) for name in autowarm.__all__},
-        "torch": torch, "geometry": geometry, "total_kappa": total_kappa, "net": net, "folder": folder,
+        "math": math, "torch": torch, "geometry": geometry, "total_kappa": total_kappa, "net": net, "folder": folder,
         "opt": autowarm.Muon.from_model(net, lr=1e-3),
         "sched": autowarm.AdaptiveWarmup(autowarm.Muon.from_model(net, lr=1e-3), 100),
         "loader": torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2),
         "closure": lambda: net(torch.ones(2, 4)).square().mean(),
         "output": type("ModelOutput", (SimpleNamespace,), {})(loss=1.0),
         "text": folder / "letter.txt",
-        "attach": transformers.attach, "WarmupTrainer": transformers.WarmupTrainer, "Trainer": Trainer,
+        "transformers": transformers, "lightning": lightning, "Accelerator": Accelerator,
+        "WarmupScheduler": accelerate.WarmupScheduler, "attach": transformers.attach, "WarmupTrainer": transformers.WarmupTrainer, "Trainer": Trainer,
         "rate_of_trainer": transformers.find_rate, "rate_of_module": lightning.find_rate,
-        "args": lambda folder: TrainingArguments(str(folder), max_steps=9, report_to=[], use_cpu=True),
+        "args": lambda folder, **given: TrainingArguments(str(folder), max_steps=9, report_to=[], use_cpu=True, **given),
     }  # fmt: skip
 
 

@@ -1,13 +1,14 @@
-"""Plain loops, to whose rates and weights those of the trainers are held."""
+"""Plain loops, to whose rates and weights those of the trainers are held, and one with Accelerate."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from autowarm import AdaptiveWarmup
 
-__all__ = ["rates_of", "train"]
+__all__ = ["accelerated", "rates_of", "train"]
 STEPS = 12
 
 
@@ -39,4 +40,22 @@ def train(
         sched.step()
         opt.zero_grad()
     assert sched.phase == "decay"
+    return rates
+
+
+def accelerated(
+    accelerator: Any, model: nn.Module, opt: Any, sched: Any, micro_loss: Callable[[nn.Module, int], Tensor],
+    micro_batches: Iterable[int], weight: Callable[[int], float] = lambda i: 1,
+) -> list[float]:  # fmt: skip
+    """The rate after each update, where ``sched`` is a `WarmupScheduler`."""
+    rates = []
+    for i in micro_batches:
+        with accelerator.accumulate(model):
+            loss = micro_loss(model, i)
+            accelerator.backward(loss)
+            opt.step()
+            sched.step(loss, weight=weight(i))
+            opt.zero_grad()
+        if accelerator.sync_gradients:
+            rates.append(sched.get_last_lr()[0])
     return rates

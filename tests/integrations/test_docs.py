@@ -198,39 +198,24 @@ def bare_trainer(names: dict[str, Any], model: nn.Module, optimizers: Any) -> An
     return trainer
 
 
-def test_torchtitan(torchtitan: dict[str, Any], tmp_path: Path) -> None:
-    model, opt = make_parts("lion")
-    trainer, rates = bare_trainer(torchtitan, model, OptimizersAsDocumented([opt])), []
+@pytest.mark.parametrize("others", [0, 1])
+def test_torchtitan(others: int, torchtitan: dict[str, Any], tmp_path: Path) -> None:
+    """With an optimizer of biases, say, whose rate keeps its ratio."""
+
+    def made() -> Any:
+        model, opt = make_parts("lion")
+        more = [torch.optim.AdamW([nn.Parameter(torch.ones(5))], lr=LR / 4) for _ in range(others)]
+        return bare_trainer(torchtitan, model, OptimizersAsDocumented([opt, *more]))
+
+    trainer, rates = made(), []
     for t in range(STEPS):
-        if t in (4, 9):  # saved and loaded as torchtitan does it
+        if t in (4, 9):  # saved and loaded as torchtitan does it; the weights go on
+            model, optimizers = trainer.model_parts[0], trainer.optimizers
             dcp.save({"lr_scheduler": trainer.lr_schedulers}, checkpoint_id=tmp_path / f"{t}", no_dist=True)
-            trainer = bare_trainer(torchtitan, model, OptimizersAsDocumented([opt]))
+            trainer = bare_trainer(torchtitan, model, optimizers)
             dcp.load({"lr_scheduler": trainer.lr_schedulers}, checkpoint_id=tmp_path / f"{t}", no_dist=True)
         rates.append(trainer.lr_schedulers.schedulers[0].get_last_lr()[0])
+        assert all(rates[-1] == 4 * one.get_last_lr()[0] for one in trainer.lr_schedulers.schedulers[1:])
         trainer.train_step(iter([({"i": torch.tensor(2 * t + i)}, torch.zeros(8, dtype=torch.long)) for i in (0, 1)]))
+    assert [one.last_epoch for one in trainer.lr_schedulers] == [STEPS] * (1 + others)
     assert rates == train(*make_parts("lion"), micro_loss, 2)
-
-
-def test_torchtitans_optimizers_keep_their_ratio_and_resume(torchtitan: dict[str, Any]) -> None:
-    w, b = nn.Parameter(torch.ones(3, 5)), nn.Parameter(torch.ones(5))
-
-    def make() -> tuple[list[torch.optim.Optimizer], Any]:
-        parts = [Lion([w], lr=LR), torch.optim.AdamW([b], lr=LR / 4)]
-        config = torchtitan["AdaptiveWarmups"].Config(target_loss=1.0)
-        return parts, config.build(optimizers=parts, training_steps=STEPS)
-
-    parts, schedulers = make()
-    for t in range(STEPS):
-        if t == 5:
-            saved = [one.state_dict() for one in parts], schedulers.state_dict()
-            parts, schedulers = make()
-            for one, state in zip(parts, saved[0], strict=True):
-                one.load_state_dict(state)
-            schedulers.load_state_dict(saved[1])
-        for one in parts:
-            one.step()
-        schedulers.observe(5.0 - 0.3 * t)
-        schedulers.step()
-        first, second = (scheduler.get_last_lr()[0] for scheduler in schedulers)
-        assert first == 4 * second
-    assert [scheduler.last_epoch for scheduler in schedulers] == [STEPS] * 2

@@ -167,71 +167,57 @@ def test_lightning_searches_on_several_loaders_as_it_trains(kind: Any) -> None:
     np.testing.assert_allclose(twice[:25], plain(1, 0.0)[:25], rtol=1e-3)
 
 
-def test_lightning_leaves_no_batches_in_the_modules_metrics() -> None:
-    class Measured(Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.mean = MeanMetric()
+class Freezing(BaseFinetuning):
+    def freeze_before_training(self, module: Any) -> None:
+        self.freeze(module.net.layers[0])
 
-        def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
-            loss = super().training_step(batch, batch_idx)
-            self.mean.update(loss.detach())
-            return loss
+    def finetune_function(self, *args: Any) -> None: ...
 
-    module = Measured()
-    lightning.find_rate(trainer_of(), module, DataLoader(DATA, BATCH), steps=30)
+
+class Awkward(Module):
+    """It skips batches, needs no index, keeps a metric, validates, and trains what a callback has not frozen."""
+
+    seen = validated = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = MeanMetric()
+
+    def training_step(self, batch: torch.Tensor) -> torch.Tensor | None:  # type: ignore[override]
+        self.seen += 1
+        loss = self.net(batch)["loss"]
+        self.mean.update(loss.detach())
+        return None if self.seen % 3 == 0 else loss
+
+    def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+        self.validated += 1
+
+    def val_dataloader(self) -> DataLoader:
+        return DataLoader(DATA, BATCH)
+
+    def configure_optimizers(self) -> Any:
+        return Muon([p for p in self.net.parameters() if p.requires_grad and p.ndim == 2], lr=LR)
+
+
+def test_lightning_searches_on_an_awkward_module_and_leaves_it_as_it_was() -> None:
+    module, trainer = Awkward(), trainer_of()
+    trainer.callbacks.append(Freezing())
+    checks = trainer.num_sanity_val_steps
+    assert len(lightning.find_rate(trainer, module, DataLoader(DATA, BATCH), steps=30).losses) >= 10
+    assert all(p.requires_grad for p in module.parameters())
+    assert (module.validated, trainer.num_sanity_val_steps) == (0, checks)
     assert (module.mean.update_count, module.mean.weight) == (0, 0.0)
 
 
-def test_lightning_undoes_what_callbacks_froze_and_validates_nothing() -> None:
-    class Freezing(BaseFinetuning):
-        def freeze_before_training(self, module: Any) -> None:
-            self.freeze(module.net.layers[0])
-
-        def finetune_function(self, *args: Any) -> None: ...
-
-    class Validating(Module):
-        validated = 0
-
-        def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
-            self.validated += 1
-
-        def val_dataloader(self) -> DataLoader:
-            return DataLoader(DATA, BATCH)
-
-        def configure_optimizers(self) -> Any:
-            return Muon([p for p in self.net.parameters() if p.requires_grad and p.ndim == 2], lr=LR)
-
-    module, trainer = Validating(), trainer_of()
-    trainer.callbacks.append(Freezing())
-    checks = trainer.num_sanity_val_steps
-    lightning.find_rate(trainer, module, DataLoader(DATA, BATCH), steps=30)
-    assert all(p.requires_grad for p in module.parameters())
-    assert (module.validated, trainer.num_sanity_val_steps) == (0, checks)
-
-
-def test_lightning_says_what_it_cannot_search_on() -> None:
+@pytest.mark.parametrize(
+    ("longest", "automatic", "message"),
+    [(10, False, "needs automatic optimization"), (0, True, "stopped before its first update")],
+)
+def test_lightning_says_what_it_cannot_search_on(longest: int, automatic: bool, message: str) -> None:
     module = Module()
-    module.automatic_optimization = False
-    with pytest.raises(ValueError, match="needs automatic optimization"):
-        lightning.find_rate(trainer_of(), module, DataLoader(DATA, BATCH))
-
-
-def test_lightning_modules_may_skip_batches_and_need_no_index() -> None:
-    class Skipping(Module):
-        seen = 0
-
-        def training_step(self, batch: torch.Tensor) -> torch.Tensor | None:  # type: ignore[override]
-            self.seen += 1
-            return None if self.seen % 3 == 0 else self.net(batch)["loss"]
-
-    assert len(lightning.find_rate(trainer_of(), Skipping(), DataLoader(DATA, BATCH), steps=30).losses) >= 10
-
-
-def test_lightning_says_that_nothing_was_trained() -> None:
-    trainer = pl.Trainer(max_steps=0, accelerator="cpu", logger=False, enable_checkpointing=False)
-    with pytest.raises(ValueError, match="stopped before its first update"):
-        lightning.find_rate(trainer, Module(), DataLoader(DATA, BATCH))
+    module.automatic_optimization = automatic
+    with pytest.raises(ValueError, match=message):
+        lightning.find_rate(trainer_of(max_steps=longest), module, DataLoader(DATA, BATCH))
 
 
 def test_a_trainer_that_makes_its_models_keeps_the_one_that_it_has(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
 from autowarm.integrations.transformers import WarmupCallback as TrainersCallback
 
 from .lightning import test_lightning as for_lightning
+from .plain import accelerated
 from .transformers import test_transformers as for_transformers
 
 # Planned in updates, by a run of 12: shorter and longer, by a little and by much, and as long.
@@ -98,20 +99,21 @@ def make_lightning(folder: Path, *callbacks: Any, **options: Any) -> pl.Trainer:
     return pl.Trainer(callbacks=[WarmupCallback(), *callbacks], **options)
 
 
+BY_LIGHTNING: dict[str, dict[str, Any]] = {
+    "steps": {"max_steps": RUN},
+    "epochs": {"max_epochs": 3, "limit_train_batches": 4},
+    "accumulated": {"max_epochs": 3, "limit_train_batches": 7, "accumulate_grad_batches": 2},
+    "steps before epochs": {
+        "max_epochs": 9, "limit_train_batches": 7, "accumulate_grad_batches": 2, "max_steps": RUN,
+    },
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_steps": RUN},
-        {"max_epochs": 3, "limit_train_batches": 4},
-        {"max_epochs": 3, "limit_train_batches": 7, "accumulate_grad_batches": 2},
-        {"max_epochs": 9, "limit_train_batches": 7, "accumulate_grad_batches": 2, "max_steps": RUN},
-    ],
-    ids=["steps", "epochs", "accumulated", "steps before epochs"],
-)
-def test_lightning(plan: int, options: dict[str, Any], said: Said, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", BY_LIGHTNING)
+def test_lightning(plan: int, how: str, said: Said, tmp_path: Path) -> None:
     module = Module(plan)
-    make_lightning(tmp_path, **options).fit(module)
+    make_lightning(tmp_path, **BY_LIGHTNING[how]).fit(module)
     check(said, module.sched, plan)
 
 
@@ -285,13 +287,8 @@ def loop(accelerator: Accelerator, plan: int | None, **options: Any) -> WarmupSc
     model = nn.Linear(4, 4)
     model, opt = accelerator.prepare(model, Lion(model.parameters(), lr=1e-3))
     sched = WarmupScheduler(accelerator, opt, plan, **options)
-    for _ in range(RUN * accelerator.gradient_accumulation_steps):
-        with accelerator.accumulate(model):
-            loss = model(torch.ones(2, 4)).square().mean()
-            accelerator.backward(loss)
-            opt.step()
-            sched.step(loss)
-            opt.zero_grad()
+    every = range(RUN * accelerator.gradient_accumulation_steps)
+    accelerated(accelerator, model, opt, sched, lambda net, i: net(torch.ones(2, 4)).square().mean(), every)
     return sched
 
 

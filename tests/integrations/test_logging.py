@@ -1,5 +1,9 @@
-"""Every plug-in logs the schedule's metrics through its trainer's own loggers: plain numbers, under ``autowarm/``."""
+"""Every plug-in logs the schedule's metrics through its trainer's own loggers: plain numbers, under ``autowarm/``.
 
+And it says in one line when the warm-up ends.
+"""
+
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +20,10 @@ from transformers import TrainerCallback
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.accelerate import WarmupScheduler
 from autowarm.integrations.lightning import WarmupCallback
-from autowarm.integrations.metrics import loggable_metrics
+from autowarm.integrations.metrics import EndOfWarmup, loggable_metrics
 
 from .lightning import test_lightning as for_lightning
+from .plain import accelerated
 from .transformers import test_transformers as for_transformers
 
 STEPS, LR = 12, 0.02
@@ -51,6 +56,24 @@ def test_they_are_numbers_under_one_prefix() -> None:
     assert loggable_metrics(sched, "second").keys() == {name.replace("autowarm", "second") for name in metrics}
 
 
+LINE = re.compile(r"warm-up ended at update (\d+) of (\d+): the (loss|clock); your loss was at (\d+)%\n")
+
+
+def test_the_end_is_said_once_with_what_ended_it_and_where_the_loss_was() -> None:
+    for loss, ended_by, at in ((1.0, "clock", 100), (0.95, "loss", None)):
+        sched, said = AdaptiveWarmup(Lion([nn.Parameter(torch.ones(2, 2))], lr=LR), 40), EndOfWarmup()
+        lines = []
+        for t in range(40):
+            lines.append(said(sched))
+            sched.optimizer.step()
+            sched.step(2.0 * loss**t)
+        [line] = [line for line in lines if line]
+        update, total, why, share = LINE.fullmatch(line + "\n").groups()  # type: ignore[union-attr]
+        assert (int(update), int(total), why) == (sched.warmup_steps, 40, ended_by)
+        assert int(share) == (at or int(share)) <= 100
+        assert EndOfWarmup()(sched) is None  # it ended in an earlier process
+
+
 class Kept(TrainerCallback):
     def __init__(self) -> None:
         self.logs: list[dict[str, Any]] = []
@@ -60,7 +83,9 @@ class Kept(TrainerCallback):
 
 
 @pytest.mark.parametrize("kind", [for_transformers.Mixed, for_transformers.CalledBack])
-def test_trainer(kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trainer(
+    kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "events"))
     data = for_transformers.make_data(STEPS * for_transformers.BATCH)
     args = for_transformers.make_args(tmp_path, eval_strategy="steps", eval_steps=5)
@@ -70,6 +95,9 @@ def test_trainer(kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         for_transformers.make_model(), args, optim="muon", train_dataset=data, eval_dataset=data[:4], callbacks=[kept]
     )
     trainer.train()
+    printed = capsys.readouterr().out
+    assert len(LINE.findall(printed)) == 1
+    assert max(line.count("autowarm/") for line in printed.splitlines()) == 3  # trackers get all
     updates = [logs for logs in kept.logs if "learning_rate" in logs]
     assert len(updates) == STEPS
     assert not any(own(logs) for logs in kept.logs if "learning_rate" not in logs)  # of evaluations, and the last
@@ -144,7 +172,9 @@ class KeptByAccelerate(GeneralTracker):
 
 
 @pytest.mark.parametrize("log_every", [None, 5])
-def test_accelerate(log_every: int | None, fresh_accelerate: None, tmp_path: Path) -> None:
+def test_accelerate(
+    log_every: int | None, fresh_accelerate: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     kept = KeptByAccelerate()
     accelerator = Accelerator(
         cpu=True, gradient_accumulation_steps=2, log_with=["tensorboard", kept], project_dir=tmp_path
@@ -152,25 +182,13 @@ def test_accelerate(log_every: int | None, fresh_accelerate: None, tmp_path: Pat
     accelerator.init_trackers("run")
     model = nn.Linear(4, 4)
     model, opt = accelerator.prepare(model, Lion(model.parameters(), lr=LR))
-    sched, rates = WarmupScheduler(accelerator, opt, STEPS, log_every=log_every), []
-    for _ in range(2 * STEPS):
-        with accelerator.accumulate(model):
-            loss = model(torch.ones(2, 4)).square().mean()
-            accelerator.backward(loss)
-            opt.step()
-            sched.step(loss)
-            opt.zero_grad()
-        if accelerator.sync_gradients:
-            rates.append(sched.get_last_lr()[0])
+    sched = WarmupScheduler(accelerator, opt, STEPS, log_every=log_every)
+    micro_loss = lambda net, i: net(torch.ones(2, 4)).square().mean()  # noqa: E731
+    rates = accelerated(accelerator, model, opt, sched, micro_loss, range(2 * STEPS))
     accelerator.end_training()
+    assert LINE.fullmatch(capsys.readouterr().out)
     steps = [] if log_every is None else [5, 10]
     assert [step for step, _ in kept.logged] == steps
     assert [values["autowarm/lr"] for _, values in kept.logged] == [rates[step - 1] for step in steps]
     if steps:
         assert scalars(tmp_path)["autowarm/lr"] == [(step, pytest.approx(rates[step - 1])) for step in steps]
-
-
-def test_accelerate_counts_updates_not_less_than_one(fresh_accelerate: None) -> None:
-    opt = Lion(nn.Linear(4, 4).parameters(), lr=LR)
-    with pytest.raises(ValueError, match="log_every counts updates and must be at least 1, or None, got 0"):
-        WarmupScheduler(Accelerator(cpu=True), opt, STEPS, log_every=0)

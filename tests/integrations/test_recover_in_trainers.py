@@ -17,6 +17,7 @@ from autowarm.integrations.lightning import WarmupCallback, scheduler_config
 from autowarm.integrations.transformers import WarmupTrainer
 
 from .lightning.test_lightning import QUIET
+from .plain import accelerated
 from .transformers.test_transformers import BATCH, InOrder, make_args
 
 STEPS, LR = 100, 0.01
@@ -64,12 +65,8 @@ def test_accelerate() -> None:
     accelerator.log = lambda values, **_: logged.append(values["autowarm/recoveries"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for x in DATA.split(BATCH):
-            loss = net(x)["loss"]
-            accelerator.backward(loss)
-            opt.step()
-            sched.step(loss)
-            opt.zero_grad()
+        batches = DATA.split(BATCH)
+        accelerated(accelerator, net, opt, sched, lambda net, i: net(batches[i])["loss"], range(STEPS))
     check(sched, net, logged)
     accelerator.free_memory()
 

@@ -1,8 +1,10 @@
+# ruff: noqa: E501 (a line of a log is a line)
 """Text of every format becomes the same curve; what is no log is refused in words."""
 
 import contextlib
 import json
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -22,9 +24,7 @@ def only(text: str, **columns: str) -> Log:
 
 def is_the_curve(log: Log, *, rates: bool = True) -> bool:
     same = log.updates.tolist() == [1, 2, 3] and log.losses.tolist() == [4.0, 3.0, 2.0]
-    return same and (
-        log.rates is None if not rates else log.rates is not None and log.rates.tolist() == [0.1, 0.2, 0.2]
-    )
+    return same and (log.rates is None) == (not rates) and (not rates or log.rates.tolist() == [0.1, 0.2, 0.2])
 
 
 TABLE = "\n".join(f"{step},{loss},{lr}" for step, loss, lr in ROWS)
@@ -53,82 +53,93 @@ def test_the_same_curve_in_every_form(text: str) -> None:
     assert is_the_curve(only(text))
 
 
-@pytest.mark.parametrize("text", ["step;loss\n1;4,0\n2;3,0", 'step,loss\n"1,000","3.5"\n"2,000","2.5"'])
-def test_a_comma_within_a_number_is_refused_with_what_to_write(text: str) -> None:
-    with pytest.raises(LogError, match=r"2 of 2 losses or their steps are no numbers .*: write them as 1234\.5"):
-        only(text)
+def json_lines(row: Callable[[int, float, float], dict[str, float]]) -> str:
+    return "\n".join(json.dumps(row(*one)) for one in ROWS)
 
 
-def test_cells_that_are_no_numbers_are_counted_and_said() -> None:
-    rows = [f"{step},{'bad' if step == 7 else 9 - step / 10},{'x' if step < 3 else 0.1}" for step in range(1, 11)]
-    log = only("\n".join(["step,loss,lr", *rows]))
-    assert 7 not in log.updates
-    assert log.notes[0] == "1 of 10 losses or their steps are no numbers and left out (the first: 'bad')"
-    assert log.notes[1] == "2 of 10 rates or their steps are no numbers and left out (the first: 'x')"
-    words = only("step,loss,lr\n1,4,cosine\n2,3,cosine\n")
-    assert words.rates is None
-    assert "2 of 2 rates" in words.notes[0]
-    with pytest.raises(LogError, match="3 of 5 losses or their steps are no numbers and left out .*'high'"):
-        only("step,loss\n1,high\n2,low\n3,low\n4,4\n5,3\n")
-
-
-def test_named_columns_are_taken_before_the_usual_ones() -> None:
-    text = "step,loss,it,nll,eta\n10,9,1,4,0.1\n20,9,2,3,0.2\n30,9,3,2,0.2\n"
-    assert is_the_curve(only(text, loss="nll", step="it", lr="eta"))
-
-
-def test_of_several_losses_the_one_with_the_most_rows_is_read_and_said_to_be() -> None:
-    both = [{"step": s, "loss": 9.0 - s, "train/loss": x, "lr": r} for s, x, r in ROWS]
-    for row in both[:1]:
-        del row["loss"]
-    log = only("\n".join(map(json.dumps, both)))
-    assert is_the_curve(log)
-    assert log.notes == ("train/loss is read as the loss, and not loss; loss= (--loss) names another",)
-    equal = only("step,train_loss,loss\n1,9,4\n2,8,3\n3,7,2\n")
-    assert is_the_curve(equal, rates=False)
-    assert equal.notes == ("loss is read as the loss, and not train_loss; loss= (--loss) names another",)
-    assert only("step,loss,train_loss\n1,4,\n2,3,\n3,2,\n3,,9\n").notes == ()  # the mean of a whole run
-
-
-@pytest.mark.parametrize(
-    ("column", "train", "other"), [("split", "train", "val"), ("Phase", "", "Validation"), ("mode", "training", "test")]
-)
-def test_rows_of_validation_are_left_out(column: str, train: str, other: str) -> None:
+def split(column: str, train: str, other: str) -> str:
     rows = [line for s, x, r in ROWS for line in (f"{train},{s},{x},{r}", f"{other},{s},9,")]
-    log = only("\n".join([f"{column},step,loss,lr", *rows]))
-    assert is_the_curve(log)
-    assert log.notes == (f"3 rows of validation, by the column {column!r}, are left out",)
-    alone = only("\n".join([f"{column},step,loss,lr", *rows[1::2]]))  # a log of validation alone
-    assert alone.losses.tolist() == [9.0, 9.0, 9.0]
-    assert alone.notes == ()
+    return "\n".join([f"{column},step,loss,lr", *rows])
 
 
-@pytest.mark.parametrize("other", ["loss_scale", "Train/Samples/loss_scaler", "loss_weight", "aux/loss_coef"])
-def test_a_factor_of_the_loss_is_not_the_loss(other: str) -> None:
-    assert is_the_curve(only(f"step,{other},lm_loss\n1,64,4\n2,32,3\n3,16,2\n"), rates=False)
-    with pytest.raises(LogError, match="no column looks like a training loss"):
-        only(f"step,{other},nll\n1,64,4\n2,32,3\n")
+CELLS = "".join(f"{s},{'bad' if s == 7 else 9 - s / 10},{'x' if s < 3 else 0.1}\n" for s in range(1, 11))
+LISTS = {"steps": [1, 2, 3], "losses": [4.0, 3.0, 2.0], "lr": [0.1, 0.2, 0.2], "other": [9.0, 8.0, 7.0]}
+CALLS = "the column _step counts calls of wandb.log, which may not be updates; step= (--step) names another"
+FACTORS = ["loss_scale", "Train/Samples/loss_scaler", "loss_weight", "aux/loss_coef"]
+CURVE = [4.0, 3.0, 2.0]
+
+# By what stands in a log: its text, the columns that are named, those that are read, the losses, and what is said.
+READ: dict[str, tuple[str, dict[str, str], str, list[float], list[str]]] = {
+    "columns that are named": (
+        "step,loss,it,nll,eta\n10,9,1,4,0.1\n20,9,2,3,0.2\n30,9,3,2,0.2\n",
+        {"loss": "nll", "step": "it", "lr": "eta"}, "it, nll, eta", CURVE, [],
+    ),
+    "several losses": (
+        json_lines(lambda s, x, r: {"step": s} | ({"loss": 9.0 - s} if s > 1 else {}) | {"train/loss": x, "lr": r}), {},
+        "step, train/loss, lr", CURVE, ["train/loss is read as the loss, and not loss; loss= (--loss) names another"],
+    ),
+    "two losses alike": (
+        "step,train_loss,loss\n1,9,4\n2,8,3\n3,7,2\n", {}, "step, loss", CURVE,
+        ["loss is read as the loss, and not train_loss; loss= (--loss) names another"],
+    ),
+    "the mean of a whole run": ("step,loss,train_loss\n1,4,\n2,3,\n3,2,\n3,,9\n", {}, "step, loss", CURVE, []),
+    **{f"rows of {other}": (
+        split(column, train, other), {}, "step, loss, lr", CURVE,
+        [f"3 rows of validation, by the column {column!r}, are left out"],
+    ) for column, train, other in (("split", "train", "val"), ("Phase", "", "Validation"), ("mode", "training", "test"))},
+    "validation alone": ("split,step,loss\nval,1,9\nval,2,8\n", {}, "step, loss", [9.0, 8.0], []),
+    **{f"{name}, a factor": (f"step,{name},lm_loss\n1,64,4\n2,32,3\n3,16,2\n", {}, "step, lm_loss", CURVE, [])
+       for name in FACTORS},
+    "our own losses beside the run's": (
+        json_lines(lambda s, x, r: {"step": s, "autowarm/target_loss": 1.0, "autowarm/loss": 9.0, "lm_loss": x, "lr": r}),
+        {}, "step, lm_loss, lr", CURVE, [],
+    ),
+    "our own loss alone": (
+        json_lines(lambda s, x, r: {"step": s, "train/autowarm/loss": x, "lr": r}), {}, "step, train/autowarm/loss, lr",
+        CURVE, [],
+    ),
+    "three columns without a header": (
+        TABLE, {}, "step, loss, lr", CURVE, ["the table has no header: its columns are taken as step, loss, lr"],
+    ),
+    "two columns without a header": ("1 4\n2 3\n3 2\n", {}, "step, loss", CURVE, []),
+    "one column": ("4\n3\n2\n", {}, "step, loss", CURVE, ["no column counts updates, so each loss counts as one update"]),
+    "an epoch beside a step of the whole run": ("step,loss,epoch\n1,4,0.5\n2,3,1\n3,2,1.5\n", {}, "step, loss", CURVE, []),
+    **{f"W&B's calls beside {name}": (
+        json_lines(lambda s, x, r, name=name: {"_step": 2 * s, name: s, "loss": x, "lr": r}), {}, f"{name}, loss, lr", CURVE, [],
+    ) for name in ("iter", "iteration", "step", "train/step")},
+    "W&B's calls beside steps of other rows": (
+        json_lines(lambda s, x, r: {"_step": s, "loss": x, "lr": r}) + '\n{"_step": 3, "iter": 9, "val/loss": 1}', {},
+        "_step, loss, lr", CURVE, [CALLS],
+    ),
+    "W&B's calls, named": ("_step,loss,lr\n" + TABLE, {"step": "_step"}, "_step, loss, lr", CURVE, []),
+    "fairseq's updates": (
+        "epoch,num_updates,loss,lr\n1,1,4,0.1\n1,2,3,0.2\n1,3,2,0.2\n", {}, "num_updates, loss, lr", CURVE, [],
+    ),
+    "a list for each column": (json.dumps(LISTS), {}, "steps, losses, lr", CURVE, []),
+    "a list for each column, one named": (json.dumps(LISTS), {"loss": "other"}, "steps, other, lr", [9.0, 8.0, 7.0], []),
+    "a last line that is cut off": (
+        '{"step": 1, "loss": 4}\n{"step": 2, "loss": 3}\n{"step": 3, "lo', {}, "step, loss", [4.0, 3.0],
+        ["line 3 is cut off and left out"],
+    ),
+    "cells that are no numbers": (
+        "step,loss,lr\n" + CELLS, {}, "step, loss, lr", [9 - s / 10 for s in range(1, 11) if s != 7],
+        ["1 of 10 losses or their steps are no numbers and left out (the first: 'bad')",
+         "2 of 10 rates or their steps are no numbers and left out (the first: 'x')"],
+    ),
+    "rates that are words": ("step,loss,lr\n1,4,cosine\n2,3,cosine\n", {}, "step, loss", [4.0, 3.0], ["2 of 2 rates"]),
+}  # fmt: skip
 
 
-def test_our_own_losses_give_way_to_the_runs() -> None:
-    rows = [{"step": s, "autowarm/target_loss": 1.0, "autowarm/loss": 9.0, "lm_loss": x, "lr": r} for s, x, r in ROWS]
-    assert is_the_curve(only("\n".join(map(json.dumps, rows))))
-    ours = [{"step": s, "train/autowarm/loss": x, "lr": r} for s, x, r in ROWS]
-    assert is_the_curve(only("\n".join(map(json.dumps, ours))))
-    with pytest.raises(LogError, match=r"no column looks like a training loss\. Name it"):
-        only("step,autowarm/loss,autowarm/target_loss,ce\n1,4,1,4\n2,3,1,3\n")
-
-
-def test_a_table_of_three_columns_without_a_header_says_what_they_are_taken_as() -> None:
-    assert only(TABLE).notes == ("the table has no header: its columns are taken as step, loss, lr",)
-    assert only("1 4\n2 3\n3 2\n").notes == ()
-
-
-def test_two_columns_have_no_rates_and_one_counts_its_rows() -> None:
-    assert is_the_curve(only("1 4\n2 3\n3 2\n"), rates=False)
-    log = only("4\n3\n2\n")
-    assert is_the_curve(log, rates=False)
-    assert "each loss counts as one update" in log.notes[0]
+@pytest.mark.parametrize(("text", "named", "chosen", "losses", "said"), READ.values(), ids=READ)
+def test_what_is_read_and_what_is_said_of_it(
+    text: str, named: dict[str, str], chosen: str, losses: list[float], said: list[str]
+) -> None:
+    log = only(text, **named)
+    assert log.losses.tolist() == losses
+    assert log.chosen.startswith(f"{chosen}; ")
+    assert log.rates is None or len(losses) != 3 or log.rates.tolist() == [0.1, 0.2, 0.2]
+    assert [note.startswith(words) for note, words in zip(log.notes, said, strict=False)] == [True] * len(said)
+    assert said or not log.notes
 
 
 @pytest.mark.parametrize("first", [0, 1, 9])
@@ -152,12 +163,6 @@ def test_a_resume_among_epochs_goes_back_in_both_and_the_later_losses_count() ->
     assert log.updates.tolist() == list(range(1, 31))
     assert log.losses.tolist() == [*range(1, 11), *range(27, 47)]
     assert any("resumed at step 10" in note for note in log.notes)
-
-
-def test_an_epoch_beside_a_step_that_counts_the_whole_run_changes_nothing() -> None:
-    log = only("step,loss,epoch\n1,4,0.5\n2,3,1\n3,2,1.5\n")
-    assert is_the_curve(log, rates=False)
-    assert log.notes == ()
 
 
 finite = st.floats(-1e6, 1e6, allow_subnormal=False).filter(bool)  # a first loss of 0 is left out
@@ -217,47 +222,11 @@ def test_a_chart_of_weights_and_biases_holds_several_runs() -> None:
     assert red.losses.tolist() == [8.0, 7.0]
 
 
-@pytest.mark.parametrize("column", ["iter", "iteration", "step", "train/step"])
-def test_the_calls_that_weights_and_biases_counts_give_way_to_the_updates(column: str) -> None:
-    rows: list[dict[str, float]] = [{"_step": 2 * s, column: s, "loss": x, "lr": r} for s, x, r in ROWS]
-    assert is_the_curve(only("\n".join(map(json.dumps, rows))))
-    apart = [{"_step": s, "loss": x, "lr": r} for s, x, r in ROWS] + [{"_step": 3, column: 9, "val/loss": 1}]
-    assert is_the_curve(only("\n".join(map(json.dumps, apart))))
-
-
-def test_where_the_calls_alone_are_counted_it_is_said() -> None:
-    text = "_step,loss,lr\n1,4,0.1\n2,3,0.2\n3,2,0.2\n"
-    assert only(text).notes == (
-        "the column _step counts calls of wandb.log, which may not be updates; step= (--step) names another",
-    )
-    assert only(text, step="_step").notes == ()
-
-
-def test_fairseqs_updates_are_steps_and_samples_and_tokens_are_not() -> None:
-    assert is_the_curve(only("epoch,num_updates,loss,lr\n1,1,4,0.1\n1,2,3,0.2\n1,3,2,0.2\n"))
-    for column in ("tokens", "num_tokens_seen", "Train/Samples"):
-        with pytest.raises(LogError, match=f"column '{column}' counts samples or tokens rather than updates: choose"):
-            only(f"{column},loss,step\n40960,4,1\n81920,3,2\n", step=column)
-
-
 def test_a_column_of_runs_tells_them_apart_and_a_run_without_losses_is_left_out() -> None:
     text = "run,step,loss\na,1,4\nb,1,8\na,2,3\nb,2,7\na,3,2\nb,3,6\nc,1,\n"
     first, second = logs_in(text, "log")
     assert is_the_curve(first, rates=False)
     assert second.losses.tolist() == [8.0, 7.0, 6.0]
-
-
-def test_one_object_with_a_list_for_each_column_is_no_curve() -> None:
-    columns = {"steps": [1, 2, 3], "losses": [4.0, 3.0, 2.0], "lr": [0.1, 0.2, 0.2], "other": [9.0, 8.0, 7.0]}
-    assert only(json.dumps(columns)).rates.tolist() == [0.1, 0.2, 0.2]
-    alone = {name: columns[name] for name in ("steps", "losses", "other")}
-    assert only(json.dumps(alone), loss="other").losses.tolist() == [9.0, 8.0, 7.0]
-
-
-def test_a_last_line_that_is_cut_off_is_left_out_and_said_to_be() -> None:
-    log = only('{"step": 1, "loss": 4}\n{"step": 2, "loss": 3}\n{"step": 3, "lo')
-    assert log.losses.tolist() == [4.0, 3.0]
-    assert log.notes == ("line 3 is cut off and left out",)
 
 
 MALFORMED = {
@@ -283,6 +252,11 @@ MALFORMED = {
     "step,loss\n1e400,4\n2,3": "steps must be whole numbers from 0, got inf",
     "[" * 100_000: "line 1 is no JSON",
     f'{{"log_history": [{{"step": 1, "loss": 1{"0" * 400}}}]}}': "1 of 1 losses or their steps are no numbers",
+    "step;loss\n1;4,0\n2;3,0": r"2 of 2 losses or their steps are no numbers .*: write them as 1234\.5",
+    'step,loss\n"1,000","3.5"\n"2,000","2.5"': r"2 of 2 losses or their steps are no numbers .*: write them as 1234\.5",
+    "step,loss\n1,high\n2,low\n3,low\n4,4\n5,3\n": "3 of 5 losses or their steps are no numbers and left out .*'high'",
+    **{f"step,{name},nll\n1,64,4\n2,32,3\n": "no column looks like a training loss" for name in FACTORS},
+    "step,autowarm/loss,autowarm/target_loss,ce\n1,4,1,4\n2,3,1,3\n": r"no column looks like a training loss\. Name it",
     '{"losses": [3, "x"]}': "1 of 2 losses or their steps are no numbers.*'x'|1 finite losses",
 }
 
@@ -293,20 +267,19 @@ def test_what_is_no_log_is_refused_in_words(text: str, message: str) -> None:
         logs_in(text, "log")
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        (
-            {"loss": "train_los"},
-            "there is no column 'train_los': did you mean 'train/loss'\\?.*columns: step, train/loss",
-        ),
-        ({"step": "tokens"}, "there is no column 'tokens'"),
-        ({"lr": "rate"}, "there is no column 'rate'"),
-    ],
-)
-def test_a_column_that_is_not_there_is_named_with_those_that_are(columns: dict[str, str], message: str) -> None:
+NAMED: list[tuple[str, dict[str, str], str]] = [
+    ("train/loss", {"loss": "train_los"}, r"'train_los': did you mean 'train/loss'\?.*columns: step, train/loss"),
+    ("train/loss", {"step": "tokens"}, "there is no column 'tokens'"),
+    ("train/loss", {"lr": "rate"}, "there is no column 'rate'"),
+    *((f"loss,{name}", {"step": name}, f"'{name}' counts samples or tokens rather than updates: choose")
+      for name in ("tokens", "num_tokens_seen", "Train/Samples")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("header", "named", "message"), NAMED)
+def test_a_column_that_is_not_there_or_counts_something_else(header: str, named: dict[str, str], message: str) -> None:
     with pytest.raises(LogError, match=message):
-        logs_in("step,train/loss\n1,4\n2,3", "log", **columns)
+        only(f"step,{header}\n1,4,40960\n2,3,81920\n", **named)
 
 
 @given(st.text(max_size=200))

@@ -296,27 +296,6 @@ def test_groups_keep_their_ratios_by_their_peaks(tensor: bool) -> None:
     assert {row[0] for row in seen} == {0.0}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lowest": 0.0}, "rates rise from lowest > 0"),
-        ({"lowest": 1.0, "highest": 0.1}, "got 1.0 and 0.1"),
-        ({"highest": math.inf}, "finite"),
-        ({"steps": 5}, "whole number ≥ 20, got 5"),
-        ({"steps": 30.5}, "got 30.5"),
-    ],
-)
-def test_what_is_out_of_range_is_refused_at_once(options: dict[str, Any], message: str) -> None:
-    model, closure = quadratic(1.0)
-    with pytest.raises(ValueError, match=message):
-        find_rate(model, torch.optim.SGD(model.parameters(), lr=1.0), closure, **options)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    with pytest.raises(ValueError, match="needs an lr above 0"):
-        find_rate(model, optimizer, closure)
-    with pytest.raises(TypeError, match="the closure returns nothing: let it return the loss"):
-        find_rate(model, torch.optim.SGD(model.parameters(), lr=1.0), lambda: None)  # type: ignore[arg-type, return-value]
-
-
 @pytest.mark.parametrize("maker", MAKERS)
 @pytest.mark.parametrize("clears", [False, True])
 @pytest.mark.parametrize("scheduler", ["none", "adaptive"])

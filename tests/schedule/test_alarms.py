@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from schedule_runs import PEAK, falling, make_optimizer
+from schedule_runs import PEAK, falling, make_optimizer, run
 from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
@@ -90,6 +90,10 @@ CORRECT: dict[str, Loop] = {
     "a new warm-up that is meant": lambda: trained_loop(resumed=True, trained=True),
     "a loss that falls at once": lambda: given([10 * 0.8**t for t in range(40)]),
     "a loss with an arbitrary zero": lambda: given([0.1 * math.sin(t) for t in range(40)]),
+    "no loss in the decay": lambda: given([falling()(t) for t in range(40)] + [None] * 20, 60),  # type: ignore[list-item]
+    "a ramp as long as the run": lambda: run(
+        AdaptiveWarmup(make_optimizer(), 30, max_warmup=1.0), lambda t: 5.0, range(30), "before"
+    ),
     "a loss that rises for a while": lambda: given([5 + 0.02 * t + 0.1 * math.sin(9 * t) for t in range(40)]),
 }
 
@@ -144,40 +148,3 @@ def test_what_stops_a_run_says_which_it_was(weights: str) -> None:
         scheduler.optimizer.step()
         with pytest.raises(RuntimeError, match=message):
             scheduler.step(math.nan)
-
-
-def make(*args: Any, **options: Any) -> Any:
-    return lambda: AdaptiveWarmup(make_optimizer(), *args, **options)
-
-
-WORDS: dict[str, tuple[Loop, type[Exception], str]] = {
-    "a warm-up's length": (make(100, 1000), TypeError, r"takes \(optimizer, total_steps\).*sets its own length"),
-    "num_training_steps": (make(num_training_steps=9), TypeError, "no num_training_steps: do you mean total_steps"),
-    "num_warmup_steps": (make(100, num_warmup_steps=10), TypeError, "no num_warmup_steps: the warm-up sets its own"),
-    "warmup_ratio": (make(100, warmup_ratio=0.1), TypeError, "has no warmup_ratio: .*max_warmup="),
-    "min_lr": (make(100, min_lr=1e-5), TypeError, "has no min_lr: do you mean final_ratio, a share"),
-    "epoch": (make(100, last_epoch=3), TypeError, "has no last_epoch: do you mean total_steps, in updates"),
-    "lr": (make(100, lr=0.1), TypeError, "has no lr: do you mean the optimizer's lr"),
-    "a typo": (make(100, final_ration=0.1), TypeError, "has no final_ration: do you mean final_ratio"),
-    "peak": (make(100, peak="auto"), TypeError, "has no peak: do you mean autowarm.find_rate"),
-    "swapped": (
-        lambda: AdaptiveWarmup(100, make_optimizer()),  # type: ignore[arg-type]
-        TypeError,
-        "first argument is the optimizer, got a int: the optimizer comes first, then total_steps",
-    ),
-    "infinite": (make(math.inf), ValueError, r"takes total_steps=None and decay=.wso., and ends by decay_now"),
-    "minus one": (make(-1), ValueError, r"total_steps must be .* ends by decay_now\(steps\), got -1"),
-    "constant": (make(100, decay="constant"), ValueError, "unknown decay 'constant'.*.wso. stays at the peak"),
-    "no rate": (
-        lambda: AdaptiveWarmup(torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=0.0), 100),
-        ValueError,
-        "one positive, got .0.0.: the lr of the optimizer is the peak rate",
-    ),
-}
-
-
-@pytest.mark.parametrize("words", WORDS)
-def test_what_people_write_out_of_habit_names_the_argument_to_use(words: str) -> None:
-    call, kind, message = WORDS[words]
-    with pytest.raises(kind, match=message):
-        call()

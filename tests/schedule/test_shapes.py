@@ -50,12 +50,3 @@ def test_a_decay_of_ones_own() -> None:
     with pytest.raises(ValueError, match="a decay function maps a float to a float; this one raised: cos"):
         decay_shape(torch.cos)
     assert warmup_shape(square_root) is square_root
-
-
-def test_unknown_names() -> None:
-    with pytest.raises(ValueError, match="unknown warmup 'wsd': use one of \\['cosine', 'linear'\\]"):
-        warmup_shape("wsd")
-    with pytest.raises(ValueError, match="unknown decay 'constant': use one of .*; .wso. stays at the peak"):
-        decay_shape("constant")
-    with pytest.raises(ValueError, match="unknown decay 'exponential': use one of .*, or a function$"):
-        decay_shape("exponential")

@@ -173,9 +173,7 @@ def _brief(on_log: Callable[..., None]) -> Callable[..., None]:
     """What prints a trainer's logs, with three of the schedule's values."""
 
     def shown(args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        few = {
-            name: value for name, value in (logs or {}).items() if name in _SHOWN or not name.startswith("autowarm/")
-        }
+        few = {name: x for name, x in (logs or {}).items() if name in _SHOWN or not name.startswith("autowarm/")}
         on_log(args, state, control, logs=few, **kwargs)
 
     return shown
@@ -308,13 +306,9 @@ def attach(trainer: TrainerT, optim: str | None = None, **warmup: Any) -> Traine
         raise ValueError(f"this {kind.__name__} has an adaptive warm-up already")
     if (own := trainer.lr_scheduler) is not None:
         raise ValueError(f"this {kind.__name__} has a scheduler already, {type(own).__name__}: build it without one")
-    mixed: Any = type(kind.__name__, (AdaptiveWarmupMixin, kind), {"__module__": kind.__module__})
-    trainer.__class__ = mixed
-    try:
-        mixed._warm_up(trainer, optim, warmup)
-    except Exception:
-        trainer.__class__ = kind
-        raise
+    given: Any = trainer
+    AdaptiveWarmupMixin._warm_up(given, optim, warmup)  # which may refuse it
+    given.__class__ = type(kind.__name__, (AdaptiveWarmupMixin, kind), {"__module__": kind.__module__})
     return trainer
 
 
@@ -329,14 +323,13 @@ def _chance_loss(model: Any) -> float | None:
 
 
 def _warn_of_replaced_settings(args: Any, said: set[str]) -> None:
-    # A setting at its default looks the same as one not given, so Trainer's own "linear" causes no warning.
-    defaults = {field.name: field.default for field in dataclasses.fields(args)}
-    for name, instead in _REPLACED.items():
-        value = getattr(args, name, None)
-        if value and value != defaults.get(name) and name not in said:
+    for field in dataclasses.fields(args):
+        name, value = field.name, getattr(args, field.name)
+        # A setting at its default looks the same as one not given, so Trainer's own "linear" causes no warning.
+        if name in _REPLACED and name not in said and value and value != field.default:
             said.add(name)
             shown = getattr(value, "value", value)  # an enumeration's member, by its command-line name
-            warnings.warn(f"{name}={shown!r} is not used: {instead}", stacklevel=frames_of_ours())
+            warnings.warn(f"{name}={shown!r} is not used: {_REPLACED[name]}", stacklevel=frames_of_ours())
 
 
 def optimizer_by_name(name: str, args: Any) -> tuple[Callable[[], Callable[..., Optimizer]], dict[str, Any]]:
@@ -374,16 +367,12 @@ def optimizer_by_name(name: str, args: Any) -> tuple[Callable[[], Callable[..., 
 
 def _options_in(text: str | None) -> dict[str, Any]:
     try:
-        call = ast.parse(f"f({text or ''})", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args:
+        call: Any = ast.parse(f"f({text or ''})", mode="eval").body
+        if call.args:
             raise ValueError
-        return {
-            str(keyword.arg): keyword.value.id
-            if isinstance(keyword.value, ast.Name)
-            else ast.literal_eval(keyword.value)
-            for keyword in call.keywords
-        }
-    except (SyntaxError, ValueError):
+        given = {str(one.arg): one.value for one in call.keywords}
+        return {name: x.id if isinstance(x, ast.Name) else ast.literal_eval(x) for name, x in given.items()}
+    except (AttributeError, SyntaxError, ValueError):
         raise ValueError(
             f"optim_args={text!r} must read like the arguments of a call: \"momentum=0.9, method='svd'\""
         ) from None

@@ -72,29 +72,25 @@ def replay(
         >>> found.recorded.warmup_steps < found.closed_loop.warmup_steps < 400
         True
     """
-    of_file = {"run": run, "loss": loss, "step": step, "lr": lr}
+    columns: dict[str, Any] = {"loss": loss, "step": step, "lr": lr}
+    ends: dict[str, Any] = {"total_steps": total_steps, "first_loss": first_loss}
     if isinstance(log, Log):
-        _refuse(of_file | {"total_steps": total_steps, "first_loss": first_loss}, "a Log: pass its file instead")
+        _refuse({"run": run} | columns | ends, "a Log: pass its file instead")
         chosen = log
     elif isinstance(log, tuple):
-        _refuse(of_file, "arrays: pass the steps, losses and rates that you mean")
+        _refuse({"run": run} | columns, "arrays: pass the steps, losses and rates that you mean")
         steps, losses, rates = (*log, None)[:3]
-        chosen = make_log("log", steps, losses, None if rates is None else steps, rates, total_steps=total_steps,
-                          first_loss=first_loss)  # fmt: skip
-    elif not isinstance(log, str | os.PathLike) and not hasattr(log, "to_dict"):
+        chosen = make_log("log", steps, losses, None if rates is None else steps, rates, **ends)
+    elif isinstance(log, str | os.PathLike):
+        chosen = _chosen(read(log, **columns, **ends), run, log)
+    elif hasattr(log, "to_dict"):  # an empty cell of a DataFrame is NaN
+        rows = ({str(k): v for k, v in row.items() if v == v} for row in log.to_dict("records"))
+        chosen = _chosen(logs_of(table_of(rows), "table", **columns, **ends), run, "table")
+    else:
         raise TypeError(
             "give a file, a Log, a DataFrame, or a tuple (steps, losses) or (steps, losses, rates), got "
             f"{type(log).__name__}"
         )
-    else:
-        names: dict[str, Any] = {"loss": loss, "step": step, "lr": lr, "total_steps": total_steps}
-        names["first_loss"] = first_loss
-        if isinstance(log, str | os.PathLike):
-            found, place = read(log, **names), str(log)
-        else:  # an empty cell of a DataFrame is NaN
-            rows = ({str(k): v for k, v in row.items() if v == v} for row in log.to_dict("records"))
-            found, place = logs_of(table_of(rows), "table", **names), "table"
-        chosen = _chosen(found, run, place)
     if not chosen.told and chosen.begins > max(1, _LATE * chosen.total_steps):
         raise LogError(
             f"{chosen.name}: the losses begin at update {chosen.begins:,} of {chosen.total_steps:,}, and the warm-up "

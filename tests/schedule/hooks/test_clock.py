@@ -1,6 +1,5 @@
 """Time is the updates the optimizer made."""
 
-import copy
 import gc
 import math
 import warnings
@@ -8,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from schedule_runs import PEAK, every_mode, falling, make_optimizer, run
+from schedule_runs import PEAK, falling, make_optimizer, run
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
@@ -56,15 +55,6 @@ def test_updates_skipped_before_the_first_one_do_not_count_even_if_gradients_are
         opt.zero_grad()
         scheduler.step((5.0 * x).sum())  # the scaler skipped all of these
     assert (scheduler.last_epoch, scheduler.get_last_lr()) == (0, [pytest.approx(PEAK / 10)])
-
-
-@every_mode
-def test_a_copy_goes_on_alike(make: Callable) -> None:
-    scheduler = make(make_optimizer(), 100)
-    run(scheduler, falling(), range(7))
-    twin = copy.deepcopy((scheduler.optimizer, scheduler))[1]
-    more = range(7, 100)
-    assert run(twin, falling(), more) == run(scheduler, falling(), more)
 
 
 def test_a_scheduler_that_is_gone_no_longer_watches() -> None:

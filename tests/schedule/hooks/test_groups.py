@@ -109,14 +109,6 @@ def test_groups_that_share_one_tensor_have_rates_of_their_own() -> None:
         assert one == pytest.approx(other, rel=1e-12)
 
 
-def test_a_graph_captured_before_keeps_its_tensor() -> None:
-    lr = torch.tensor(PEAK)
-    opt = Lion(nn.Linear(4, 4).parameters(), lr=lr)
-    sched = AdaptiveWarmup(opt, 100)
-    assert opt.param_groups[0]["lr"] is lr
-    assert float(lr) == pytest.approx(sched.get_last_lr()[0]) == pytest.approx(PEAK / 10)
-
-
 def test_rates_of_zero_as_a_loop_may_skip_a_batch_leave_nothing_behind() -> None:
     scheduler = AdaptiveWarmup(torch.optim.SGD([group(False), group(False)], lr=PEAK), 60)
     plain = train(AdaptiveWarmup(torch.optim.SGD([group(False), group(False)], lr=PEAK), 60), 0, 30)

@@ -5,8 +5,7 @@ import math
 import warnings
 
 import pytest
-import torch
-from schedule_runs import PEAK, falling, make_optimizer, run
+from schedule_runs import PEAK, make_optimizer, run
 
 from autowarm import AdaptiveWarmup
 
@@ -17,17 +16,6 @@ T = 200
 def rates(first: float, **options: object) -> list[float]:
     scheduler = AdaptiveWarmup(make_optimizer(), T, **options)
     return run(scheduler, lambda t: first, range(T))
-
-
-@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
-def test_trained_weights_warm_up_for_a_tenth(tensor: bool) -> None:
-    lr = torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
-    scheduler = AdaptiveWarmup(make_optimizer(lr), T, chance_loss=CHANCE)
-    found = run(scheduler, lambda t: 3.0, range(T))
-    assert (scheduler.ended_by, scheduler.warmup_steps) == ("clock", 20)
-    # The first loss comes after the first update, and the ramp bends there.
-    assert found[2:20] == pytest.approx(rates(3.0, max_warmup=0.1)[2:20], rel=0.2)
-    assert found[20:] == pytest.approx(rates(3.0, max_warmup=0.1)[20:])
 
 
 @pytest.mark.parametrize("first", [CHANCE, 0.9 * CHANCE, 0.76 * CHANCE])
@@ -51,20 +39,3 @@ def test_what_is_said_of_the_weights_counts_over_the_loss(trained: bool | None, 
     scheduler = AdaptiveWarmup(make_optimizer(), T, chance_loss=CHANCE, trained=trained)
     run(scheduler, lambda t: 3.0, range(T))
     assert scheduler.warmup_steps == length
-
-
-@pytest.mark.parametrize(("given", "length"), [(0.05, 10), (7, 7), (0.3, 20), (None, 20)])
-def test_a_shorter_max_warmup_counts(given: float | int | None, length: int) -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(), T, chance_loss=CHANCE, max_warmup=given)
-    run(scheduler, lambda t: 3.0, range(T))
-    assert scheduler.warmup_steps == length
-
-
-@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
-@pytest.mark.parametrize("first", [1.1 * CHANCE, 1.3 * CHANCE, 22.6, 1e6])
-def test_a_first_loss_above_chance_is_taken_as_chance(first: float, tensor: bool) -> None:
-    lr = torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
-    scheduler = AdaptiveWarmup(make_optimizer(lr), 2_000, chance_loss=CHANCE)
-    run(scheduler, falling(start=first, end=CHANCE, pace=100.0), range(900))
-    assert scheduler.target_loss == pytest.approx(0.3 * CHANCE)
-    assert scheduler.phase == "warmup"  # what was lost on the way down to chance is no progress

@@ -63,18 +63,6 @@ def test_the_loss_may_be_called_metrics() -> None:
     assert one.ended_by == "loss"
 
 
-def test_decay_needs_no_loss() -> None:
-    with_loss, without = AdaptiveWarmup(make_optimizer(), 60), AdaptiveWarmup(make_optimizer(), 60)
-    run(with_loss, falling(), range(40)), run(without, falling(), range(40))
-    assert without.phase == "decay"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for t in range(40, 60):
-            with_loss.optimizer.step(), without.optimizer.step()
-            with_loss.step(falling()(t)), without.step()
-            assert with_loss.get_last_lr() == without.get_last_lr()
-
-
 def test_the_graph_is_let_go() -> None:
     x = torch.ones(3, requires_grad=True)
     scheduler = AdaptiveWarmup(make_optimizer(), 10)
@@ -128,7 +116,7 @@ WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 @each(
     "epoch",
     [
-        *(np.int64(3), np.int32(0), np.uint8(1), True, np.array(3), np.array(True), np.bool_(True)),
+        *(np.int64(3), np.int32(0), np.uint8(1), 0, 3, True, np.array(3), np.array(True), np.bool_(True)),
         *(torch.tensor(3, dtype=dtype) for dtype in WHOLE),
         *(torch.tensor([[1]], dtype=dtype) for dtype in WHOLE),
     ],

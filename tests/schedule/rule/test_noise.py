@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Callable
 
 import pytest
-import torch
-from schedule_runs import falling, make_optimizer, run
+from schedule_runs import PEAK, falling, make_optimizer, run
 
 from autowarm import AdaptiveWarmup
+from tests.cases import each
 
 SEEDS = range(10)
 NOISES: dict[str, Callable[[random.Random], float]] = {
@@ -73,21 +73,10 @@ NO_SCALE: dict[str, list[float]] = {
 }
 
 
-def by_the_clock(losses: Callable[[int], float], tensor: bool) -> list[float]:
-    scheduler = AdaptiveWarmup(make_optimizer(torch.tensor(0.01) if tensor else 0.01), 600)
-    rates = run(scheduler, losses, range(600))
+@each("first", NO_SCALE.values())
+def test_first_losses_without_a_scale_leave_the_ramp_alone(first: list[float]) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 600)
+    rates = run(scheduler, lambda t: first[t % 5] if t < 10 else -float(t), range(600))
     assert (scheduler.ended_by, scheduler.warmup_steps) == ("clock", 300)
     assert (scheduler.profile, scheduler.target_loss) == (None, None)
-    return rates
-
-
-@functools.cache
-def of_zeros(tensor: bool) -> list[float]:
-    return by_the_clock(lambda t: 0.0, tensor)
-
-
-@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
-@pytest.mark.parametrize("first", NO_SCALE.values(), ids=NO_SCALE)
-def test_first_losses_without_a_scale_leave_the_ramp_alone(first: list[float], tensor: bool) -> None:
-    falls = by_the_clock(lambda t: first[t % 5] if t < 10 else -float(t), tensor)
-    assert falls == of_zeros(tensor)
+    assert rates[:300] == pytest.approx([PEAK * (0.1 + 0.9 * t / 300) for t in range(300)])

@@ -89,8 +89,6 @@ def test_another_schedule_is_refused_by_its_differences() -> None:
         AdaptiveWarmup(muon, 50).load_state_dict(state)
     with pytest.raises(ValueError, match=r"geometry: saved None, here 'Sign\(.*\)'; kappa: saved None, here 16.0"):
         AdaptiveWarmup(make_optimizer(), 50, geometry="sign").load_state_dict(state)
-    with pytest.raises(ValueError, match=r"not the state of AdaptiveWarmup: it is a dictionary of \['last_epoch'\]"):
-        AdaptiveWarmup(make_optimizer(), 50).load_state_dict({"last_epoch": 3})
 
 
 def by_torch(both: object) -> object:
@@ -189,12 +187,8 @@ def test_anothers_state_is_refused(other: str) -> None:
     assert saved(scheduler) == before
 
 
-def test_what_is_no_state_at_all() -> None:
+def test_a_state_of_another_version_is_refused() -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 50)
-    with pytest.raises(ValueError, match="it is a list, not a dictionary"):
-        scheduler.load_state_dict([1])
-    with pytest.raises(ValueError, match=r"it is a dictionary of \[\]"):
-        scheduler.load_state_dict({})
     state = scheduler.state_dict()
     for version in (None, 1, STATE_VERSION - 1, STATE_VERSION + 1):
         with pytest.raises(ValueError, match=f"has version {version}, and this autowarm reads version "):

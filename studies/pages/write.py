@@ -64,12 +64,12 @@ def with_tables(page: Path) -> str:
 
 def figures(data: Path) -> dict[str, Figure]:
     """The figures by name."""
-    rows, faults, forms = (Rows.load(data / "studies" / f"{name}.jsonl") for name in ("horizon", "faults", "shapes"))
-    bare, recovered = map(losses_of, SPIKE)
+    rows, forms = (Rows.load(data / "studies" / f"{name}.jsonl") for name in ("horizon", "shapes"))
+    (bare, _), (recovered, recoveries) = map(losses_of, SPIKE)
     return {
         "insurance": insurance_figure(groups(data)),
         "shapes": shapes_figure(forms),
         "first": first_figure(rows, {run: curve_of(run) for run in EXAMPLE}),
         "which-rate": searches_figure(),
-        "recovery": recovery_figure(bare, recovered, faults[SPIKE[1].planned]["recoveries"][0]),
+        "recovery": recovery_figure(bare, recovered, recoveries[0]),
     }

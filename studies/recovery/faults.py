@@ -1,12 +1,16 @@
 """What faults and hot rates cost a run, with and without `recover=True`: a plain loop, as a user's.
 
-    python -m studies.recovery.faults [ROWS.jsonl] [--workers 2]
+    python -m studies.recovery.faults [--workers 1]    make what is left, line by line of the table
+    python -m studies.recovery.faults --list           say what is left
 
-It makes the runs that are missing in the file. A run has 1,000 or 16,000 updates of the default on a task of the
-warm-up study (an MLP, a LLaMA, a ViT) under Muon, Lion, normSGD or AdamW, at the rate tuned for 1,000. Some have the
-10% linear warm-up instead, with `SpikeGuard` for recovery. Others have five seeds: a Swin, which AdamW at three times
-its rate ruins on some of them, and the two settings whose healthy runs raise false alarms. Faults come in the middle of
-the run:
+A row is stored as each run finishes, so the command can be interrupted and started again. Runs of the former guard,
+which did not put its copies on trial, are another part of the file: a line of the table shows them until all its runs
+are made anew, and the last run deletes them. About 2.5 CPU-hours.
+
+A run has 1,000 or 16,000 updates of the default on a task of the warm-up study (an MLP, a LLaMA, a ViT) under Muon,
+Lion, normSGD or AdamW, at the rate tuned for 1,000. Some have the 10% linear warm-up instead, with `SpikeGuard` for
+recovery. Others have five seeds: a Swin, which AdamW at three times its rate ruins on some of them, and the two
+settings whose healthy runs raise false alarms. Faults come in the middle of the run:
 
 - "bad batch": the targets of one batch are shuffled and its loss is multiplied by 100; "ten bad batches": ten in a row.
 - "NaN batch": the loss of one batch is NaN.
@@ -22,6 +26,7 @@ import math
 import multiprocessing
 import statistics
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,12 +42,13 @@ from autowarm.lab.training.optimizers import make_optimizer
 from autowarm.lab.training.schedules import make_scheduler
 
 from ..cells import DEFAULT
-from ..rows import Cell, PlannedRow, Rows, append, tidy
+from ..rows import Cell, PlannedRow, Rows, append
 from ..runs import run_of
 from ..statistics import regret
 from ..tasks import TASKS
 
 PART, STEPS, SEEDS = "faults", 1_000, (10,)
+FORMER = "faults, copies not tried"  # the part of the runs under the guard before this one
 NONE = "none"
 FAULTS = ("bad batch", "ten bad batches", "NaN batch", "corrupted data")
 HOT = ("rate × 3", "rate × 10", "rate × 30")
@@ -72,12 +78,13 @@ class Fault(NamedTuple):
     recovers: bool
     seed: int
     schedule: str = DEFAULT
+    part: str = PART
 
     @property
     def planned(self) -> PlannedRow:
         """The run in a file of rows."""
         words = {self.schedule: self.schedule != DEFAULT, self.what: True, "recovered": self.recovers}
-        return PlannedRow(PART, self.cell, _said(words), self.seed)
+        return PlannedRow(self.part, self.cell, _said(words), self.seed)
 
     @property
     def healthy(self) -> "Fault":
@@ -105,7 +112,7 @@ SPIKE = tuple(Fault(Cell("llama", "muon", STEPS, 0.01), "bad batch", recovers, 1
 
 
 def plan() -> list[Fault]:
-    """All runs; those of one setting together. In long runs, a bad batch is the only fault."""
+    """All runs; those of one line of the table together. In long runs, a bad batch is the only fault."""
     kinds: tuple[tuple[Sequence[Cell], Sequence[str], str, Sequence[int]], ...] = (
         (CELLS, (NONE, *FAULTS, *HOT), DEFAULT, SEEDS),
         (LONG, (NONE, "bad batch"), DEFAULT, SEEDS),
@@ -114,7 +121,20 @@ def plan() -> list[Fault]:
         (ALARMED, (NONE,), DEFAULT, FIVE),
     )
     return [Fault(cell, what, recovers, seed, schedule) for cells, some, schedule, seeds in kinds
-            for seed in seeds for cell in cells for what in some for recovers in (False, True)]  # fmt: skip
+            for what in some for seed in seeds for cell in cells for recovers in (False, True)]  # fmt: skip
+
+
+def lines(rows: Rows) -> dict[str, list[Fault]]:
+    """The runs of each line of the table, under the present guard if they are all made, else under the former one."""
+    found: dict[str, list[Fault]] = {}
+    for run in plan():
+        found.setdefault(run.label, []).append(run)
+    for label, runs in [*found.items()]:
+        former = [run._replace(part=FORMER) for run in runs]
+        whole = [some for some in (runs, former)
+                 if all(one.planned in rows for run in some for one in (run, run.healthy))]  # fmt: skip
+        found[label] = whole[0] if whole else []
+    return {label: runs for label, runs in found.items() if runs}
 
 
 def made(run: Fault) -> dict[str, Any]:
@@ -131,9 +151,9 @@ def made(run: Fault) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def losses_of(run: Fault) -> list[float]:
-    """Make a run again; return the loss of every update."""
-    return _trained(run)[1]
+def losses_of(run: Fault) -> tuple[list[float], list[Any]]:
+    """Make a run again; return the loss of every update, and the recoveries."""
+    return _trained(run)[1:]
 
 
 def _trained(run: Fault) -> tuple[torch.nn.Module, list[float], list[Any]]:
@@ -195,20 +215,15 @@ def _shuffled(batch: Batch) -> Batch:
 def lost(rows: Rows, run: Fault) -> float:
     """The share of the progress of the run without fault that this one does not make, in percent."""
     loss, healthy = (
-        rows.losses(PART, run.cell, one.planned.schedule, [run.seed])[run.seed] for one in (run, run.healthy)
+        rows.losses(run.part, run.cell, one.planned.schedule, [run.seed])[run.seed] for one in (run, run.healthy)
     )
     return min(100.0, regret(loss, healthy, rows[run.planned]["first_loss"]))
 
 
 def faults_table(rows: Rows) -> str:
     """CSV: for each fault whose runs are all made, the progress lost without recovery and with it."""
-    groups: dict[str, list[Fault]] = {}
-    for run in plan():
-        groups.setdefault(run.label, []).append(run)
-    lines = []
-    for label, runs in groups.items():
-        if not all(one.planned in rows for run in runs for one in (run, run.healthy)):
-            continue
+    table = []
+    for label, runs in lines(rows).items():
         cells: list[str] = []
         for recovers in (False, True):
             some = [run for run in runs if run.recovers == recovers]
@@ -216,27 +231,33 @@ def faults_table(rows: Rows) -> str:
             ruined = sum(cost > RUINED for cost in costs)
             cells += [f"{statistics.fmean(costs):.1f}", f"{max(costs):.0f}", f"{ruined} of {len(costs)}"]
         alarms = sum(bool(rows[run.planned]["recoveries"]) for run in some)
-        lines.append([label, *cells, f"{alarms} of {len(some)}"])
+        tried = "yes" if runs[0].part == PART else "no"
+        table.append([label, *cells, f"{alarms} of {len(some)}", tried])
     measures = ("mean %", "worst %", "ruined")
-    headings = ["fault", *(f"{how}: {what}" for how in ("as it is", "recovered") for what in measures), "alarms"]
-    return comma_separated(headings, lines)
+    headings = ["fault", *(f"{how}: {what}" for how in ("as it is", "recovered") for what in measures)]
+    return comma_separated([*headings, "alarms", "copies tried"], table)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Make the missing runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", type=Path, nargs="?", default=Path("docs/data/studies/faults.jsonl"))
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2, help="processes side by side")
+    parser.add_argument("--list", action="store_true", help="say what is left")
     given = parser.parse_args(argv)
     stored = Rows.load(given.rows)
     left = [run for run in plan() if run.planned not in stored]
+    if given.list:
+        print(*(f"{count:>3} {label}" for label, count in Counter(run.label for run in left).items()), sep="\n")
+        return
     with multiprocessing.get_context("spawn").Pool(given.workers, torch.set_num_threads, (1,)) as pool:
         for count, row in enumerate(pool.imap_unordered(made, left), 1):
             append(given.rows, row)
             print(f"{count}/{len(left)} {row['cell']['task']} {row['cell']['optimizer']} {row['schedule']}: "
                   f"{row['val_loss']}, {len(row['recoveries'])} recoveries", flush=True)  # fmt: skip
-    tidy(given.rows)
-    print(faults_table(Rows.load(given.rows)))
+    rows = Rows(row for row in Rows.load(given.rows) if row["part"] == PART)
+    rows.save(given.rows)
+    print(faults_table(rows))
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
 import csv
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autowarm.schedule import core
-from studies import second_stage, shapes
+from studies import momentum, second_stage, shapes
 from studies.cells import DEFAULT
 from studies.plans.transfer import FINE_TUNING, FINE_TUNING_STAGES, SHORTER
 from studies.rows import Cell, PlannedRow, Rows, append
@@ -83,6 +84,32 @@ def test_a_form_is_used_in_its_own_runs_alone() -> None:
     assert len({row["first_loss"] for row in rows}) == 1
     assert all(row["val_loss"] < row["first_loss"] for row in rows)
     assert rows[2]["warmup_steps"] == 18
+
+
+def test_the_study_of_the_momentum_runs_to_its_end_seed_by_seed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    append(rows, made_up(momentum.plan()[0]))
+    momentum.main([str(rows)], made_up)
+    assert {PlannedRow.of(row) for row in Rows.load(rows)} == {*momentum.plan()}
+    assert len(momentum.plan()) == 24
+    assert capsys.readouterr().out.strip().endswith("all,,,,-10.00 ± 0.00")
+
+
+def test_a_momentum_is_warmed_up_in_its_own_runs_alone() -> None:
+    for cell in momentum.CELLS[:2]:
+        short = PlannedRow(momentum.PART, replace(cell, steps=60), DEFAULT, 20)
+        plain, warmed = (momentum.made(replace(short, schedule=name)) for name in (DEFAULT, momentum.WARMED))
+        assert plain["first_loss"] == warmed["first_loss"]
+        assert plain["val_loss"] != warmed["val_loss"]
+
+
+def test_what_the_page_says_of_the_momentum() -> None:
+    gain = momentum.gains(Rows.load(ROOT / momentum.ROWS))
+    page = " ".join((ROOT / "docs" / "optimizers.md").read_text(encoding="utf-8").split())
+    assert f"gained {gain.mean:.2f} ± {gain.stderr:.2f}% of the progress, which is within the noise" in page
+    assert abs(gain.mean) < 2 * gain.stderr  # the rule, written before the runs
 
 
 def test_the_second_stage_chooses_by_its_short_runs_and_is_judged_by_whole_ones(

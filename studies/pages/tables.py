@@ -10,9 +10,9 @@ import numpy as np
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.analysis.statistics import Estimate
 
-from ..cells import DEFAULT, FAMILIES, PAPER, SEEDS, Setting, peer_cells, scheduled_cells, title
+from ..cells import DEFAULT, FAMILIES, PAPER, SEEDS, peer_cells, scheduled_cells, title
 from ..plans import realistic
-from ..plans.transfer import FINE_TUNING
+from ..plans.transfer import EARLIER, FINE_TUNING, SHORTER, with_default
 from ..recovery.alarms import watched_table
 from ..recovery.faults import faults_table
 from ..recovery.objectives import objectives_table
@@ -111,10 +111,12 @@ def kinds_table(found: Iterable[Judged], kind: Callable[[Cell], str]) -> str:
 
 def fine_tuning_table(rows: Rows) -> str:
     """A row for each task and length: mean cost over the optimizers in percent of the loss, and the default's worst."""
-    choices = (DEFAULT, NONE, "linear 0.03", TENTH, "linear 0.5")
+    limits = {DEFAULT: "default", SHORTER[1]: "limit 5%", EARLIER: "limit 10%"}
+    choices = limits | {name: title(name) for name in (NONE, "linear 0.03", TENTH, "linear 0.5")}
     groups: dict[tuple[str, int], list[Mapping[str, Estimate]]] = {}
-    for setting in tuned_settings(rows):
-        groups.setdefault((setting.cell.task, setting.cell.steps), []).append(excess(rows, setting))
+    rows = with_default(rows)
+    for setting in FINE_TUNING.judged(rows):
+        groups.setdefault((setting.cell.task, setting.cell.steps), []).append(excess(rows, setting, [*limits]))
     lines = [
         [
             task, f"{steps:,}", len(some),
@@ -123,12 +125,7 @@ def fine_tuning_table(rows: Rows) -> str:
         ]
         for (task, steps), some in sorted(groups.items())
     ]  # fmt: skip
-    return comma_separated(["task", "T", "settings", *map(title, choices), "default, worst"], lines)
-
-
-def tuned_settings(rows: Rows) -> list[Setting]:
-    """The settings of the fine-tuning study in which the default has been run."""
-    return [setting for setting in FINE_TUNING.judged(rows) if setting.default_is_run(rows, setting.seeds.test)]
+    return comma_separated(["task", "T", "settings", *choices.values(), "default, worst"], lines)
 
 
 def bed_table(rows: Rows) -> str:

@@ -76,7 +76,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         max_warmup: the longest warm-up: a share of T in (0, 1], or a whole number of updates from 2, where more than T
             counts as T; None for no limit. "auto" is half of T up to 4,000 updates, 2,000 updates up to a T of 10,000,
             and a fifth of T from there on.
-        trained: whether the weights were trained before, as in fine-tuning; warm-up then takes at most a tenth of the
+        trained: whether the weights were trained before, as in fine-tuning; warm-up then takes at most 3 % of the
             run. None looks at the weights at the first update, see `autowarm.pretrained`.
         chance_loss: the loss of an untrained model, such as ln(vocabulary) for a language model; f(x0) is never taken
             to be higher. If f(x0) is below three quarters of it, the weights count as trained.

@@ -218,7 +218,7 @@ def test_trainers_own_optimizers_warm_up_too(tmp_path: Path) -> None:
     assert 0 < trainer.lr_scheduler.get_last_lr()[0] < LR
 
 
-def test_a_trained_language_model_warms_up_for_a_tenth(tmp_path: Path) -> None:
+def test_a_trained_language_model_warms_up_for_3_percent(tmp_path: Path) -> None:
     model, data = make_model(), [{"input_ids": torch.arange(12), "labels": torch.arange(12)}] * 64
     lengths = []
     for lr in (0.02, 1e-4):
@@ -228,7 +228,7 @@ def test_a_trained_language_model_warms_up_for_a_tenth(tmp_path: Path) -> None:
         trainer.train()
         lengths.append(trainer.lr_scheduler.warmup_steps)
     assert lengths[0] > 4
-    assert lengths[1] == 4
+    assert lengths[1] == 2  # 3 % of 40 are 1.2
 
 
 @pytest.mark.parametrize(

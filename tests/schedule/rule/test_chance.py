@@ -11,7 +11,7 @@ from schedule_runs import PEAK, falling, make_optimizer, run
 from autowarm import AdaptiveWarmup
 
 CHANCE = math.log(50_000)  # 10.8
-T = 200
+T, SHORT = 1_000, 30  # 3 % of T
 
 
 def rates(first: float, **options: object) -> list[float]:
@@ -20,14 +20,14 @@ def rates(first: float, **options: object) -> list[float]:
 
 
 @pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
-def test_trained_weights_warm_up_for_a_tenth(tensor: bool) -> None:
+def test_trained_weights_warm_up_for_3_percent(tensor: bool) -> None:
     lr = torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
     scheduler = AdaptiveWarmup(make_optimizer(lr), T, chance_loss=CHANCE)
     found = run(scheduler, lambda t: 3.0, range(T))
-    assert (scheduler.ended_by, scheduler.warmup_steps) == ("clock", 20)
+    assert (scheduler.ended_by, scheduler.warmup_steps) == ("clock", SHORT)
     # The first loss comes after the first update, and the ramp bends there.
-    assert found[2:20] == pytest.approx(rates(3.0, max_warmup=0.1)[2:20], rel=0.2)
-    assert found[20:] == pytest.approx(rates(3.0, max_warmup=0.1)[20:])
+    assert found[2:SHORT] == pytest.approx(rates(3.0, max_warmup=SHORT)[2:SHORT], rel=0.2)
+    assert found[SHORT:] == pytest.approx(rates(3.0, max_warmup=SHORT)[SHORT:])
 
 
 @pytest.mark.parametrize("first", [CHANCE, 0.9 * CHANCE, 0.76 * CHANCE])
@@ -35,7 +35,7 @@ def test_new_weights_warm_up_as_if_nothing_was_told(first: float) -> None:
     assert rates(first, chance_loss=CHANCE) == rates(first)
 
 
-@pytest.mark.parametrize(("first", "others", "length"), [(11.0, 3.0, 20), (1e9, 3.0, 20), (3.0, 11.0, 100)])
+@pytest.mark.parametrize(("first", "others", "length"), [(11.0, 3.0, SHORT), (1e9, 3.0, SHORT), (3.0, 11.0, T // 2)])
 def test_one_loss_does_not_decide(first: float, others: float, length: int) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), T, chance_loss=CHANCE)
     with warnings.catch_warnings():
@@ -46,14 +46,14 @@ def test_one_loss_does_not_decide(first: float, others: float, length: int) -> N
     assert all(0 < step < 0.1 * PEAK for step in climb)  # the ramp bends but does not jump
 
 
-@pytest.mark.parametrize(("trained", "length"), [(False, 100), (None, 20), (True, 20)])
+@pytest.mark.parametrize(("trained", "length"), [(False, T // 2), (None, SHORT), (True, SHORT)])
 def test_what_is_said_of_the_weights_counts_over_the_loss(trained: bool | None, length: int) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), T, chance_loss=CHANCE, trained=trained)
     run(scheduler, lambda t: 3.0, range(T))
     assert scheduler.warmup_steps == length
 
 
-@pytest.mark.parametrize(("given", "length"), [(0.05, 10), (7, 7), (0.3, 20), (None, 20)])
+@pytest.mark.parametrize(("given", "length"), [(0.02, 20), (7, 7), (0.3, SHORT), (None, SHORT)])
 def test_a_shorter_max_warmup_counts(given: float | int | None, length: int) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), T, chance_loss=CHANCE, max_warmup=given)
     run(scheduler, lambda t: 3.0, range(T))

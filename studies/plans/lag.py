@@ -11,8 +11,14 @@ as a share of the default's progress. The shortest average whose mean cost over 
 which costs no setting more than 0.5 %, becomes the bound of the default's average; if none is, 5 % stays.
 """
 
+import statistics
+from collections.abc import Mapping, Sequence
+
+from autowarm.lab.analysis.markdown import comma_separated
+
 from ..cells import DEFAULT
-from ..rows import Cell, PlannedRow
+from ..rows import Cell, PlannedRow, Rows
+from ..statistics import regret
 from .realistic import PART, TASK
 from .warm_up import Stage
 
@@ -22,17 +28,75 @@ SEEDS = (50, 51)
 AVERAGES = (250, 500, 1_000)  # updates; over 16,000 the last is longer than the default's
 
 
+def settings(steps: int) -> list[Cell]:
+    """The settings of a length: at the tuned rates, and over 16,000 updates at three times those."""
+    return [
+        Cell(TASK, optimizer, steps, float(f"{factor * lr:.3g}"))
+        for factor in ((1, 3) if steps == 16_000 else (1,))
+        for optimizer, lr in TUNED.items()
+    ]
+
+
+def names(steps: int) -> list[str]:
+    """The schedules of a length: the default, and each average that is shorter than its own."""
+    return [DEFAULT, *(f"average {updates}" for updates in AVERAGES if updates < 0.05 * steps)]
+
+
 def runs(steps: int) -> list[PlannedRow]:
     """All runs of a length, seed by seed."""
-    factors, seeds = ((1, 3), SEEDS) if steps == 16_000 else ((1,), SEEDS[:1])
-    names = [DEFAULT, *(f"average {updates}" for updates in AVERAGES if updates < 0.05 * steps)]
     return [
-        PlannedRow(PART, Cell(TASK, optimizer, steps, float(f"{factor * lr:.3g}")), name, seed)
-        for seed in seeds
-        for factor in factors
-        for optimizer, lr in TUNED.items()
-        for name in names
+        PlannedRow(PART, cell, name, seed)
+        for seed in _seeds(steps)
+        for cell in settings(steps)
+        for name in names(steps)
     ]
+
+
+def _seeds(steps: int) -> Sequence[int]:
+    return SEEDS if steps == 16_000 else SEEDS[:1]
+
+
+def costs(rows: Rows, cell: Cell) -> Mapping[str, float]:
+    """What each average costs more than the default, in percent of the default's progress, in the mean over the seeds.
+
+    Raises:
+        LabError: a run is missing.
+    """
+    seeds = _seeds(cell.steps)
+    ours = rows.runs(PART, cell, DEFAULT, seeds)
+    found = {}
+    for name in names(cell.steps)[1:]:
+        theirs = rows.losses(PART, cell, name, seeds)
+        each = (regret(theirs[seed], row["val_loss"], row["first_loss"]) for seed, row in ours.items())
+        found[name] = statistics.fmean(each)
+    return found
+
+
+def lag_table(rows: Rows) -> str:
+    """CSV: what each average costs in each setting, and how long the warm-ups are."""
+    lines, every = [], [cell for steps in (16_000, 64_000) for cell in settings(steps)]
+    by_cell = {cell: costs(rows, cell) for cell in every}
+    for cell, found in by_cell.items():
+        for name in names(cell.steps):
+            lengths = [row["warmup_steps"] for row in rows.runs(PART, cell, name, _seeds(cell.steps)).values()]
+            cost = "" if name == DEFAULT else f"{found[name]:+.2f}"
+            lines.append([f"{cell.steps:,}", cell.optimizer, f"{cell.lr:g}", name, f"{statistics.fmean(lengths):,.0f}",
+                          cost])  # fmt: skip
+    for name in names(64_000)[1:]:
+        some = [found[name] for found in by_cell.values() if name in found]
+        lines.append([f"all {len(some)} settings", "", "", name, "",
+                      f"{statistics.fmean(some):+.2f} (at most {max(some):+.2f})"])  # fmt: skip
+    return comma_separated(["T", "optimizer", "peak rate", "warm-up", "its length", "cost, % of the progress"], lines)
+
+
+def bound(rows: Rows) -> int | None:
+    """The shortest average that the rule accepts; None if there is none."""
+    found = [costs(rows, cell) for steps in (16_000, 64_000) for cell in settings(steps)]
+    for updates in AVERAGES:
+        some = [one[f"average {updates}"] for one in found if f"average {updates}" in one]
+        if statistics.fmean(some) <= 0.1 and max(some) <= 0.5:
+            return updates
+    return None
 
 
 STAGES: dict[str, Stage] = {"16000": lambda _: runs(16_000), "64000": lambda _: runs(64_000)}

@@ -114,9 +114,12 @@ def second_stage_table(rows: Rows, found: Sequence[Search]) -> str:
             loss = _loss(rows, search.run(WHOLE, lr))
             lost[name].append(min(100.0, regret(loss, _loss(rows, tuned), rows[tuned]["first_loss"])))
     lines = [
-        [name, len(some), f"{statistics.fmean(some):.2f}", f"{max(some):.1f}"] for name, some in lost.items() if some
-    ]
-    return comma_separated(["rate", "searches", "progress lost, mean %", "worst %"], lines)
+        [name, len(some), f"{statistics.fmean(some):.2f}", f"{statistics.median(some):.2f}", f"{max(some):.1f}",
+         sum(x > 3 for x in some)]
+        for name, some in lost.items() if some
+    ]  # fmt: skip
+    headings = ["rate", "searches", "progress lost, mean %", "median %", "worst %", "more than 3% lost in"]
+    return comma_separated(headings, lines)
 
 
 def main(argv: Sequence[str] | None = None, make: Callable[[PlannedRow], Row] = made) -> None:

@@ -9,7 +9,9 @@ The parts, from the bottom up; autowarm knows none of them:
 - `plans`: for each study, its stages of runs, each a function of the rows of the stages before.
 - `tasks`: what the runs train.      - `runs`: makes planned runs on the lab's engine, as rows.
 - `regret`: judges warm-ups by one measure.      - `pages`: the documentation's tables and figures.
-- `shapes`: the warm-up's form: η(Δ), linear in the gap, a ramp.      - `momentum`: a warm-up of the momentum.
+- `shapes`: the warm-up's form: η(Δ), linear in the gap, a ramp.      - `second_stage`: of a search for the rate.
+- `peers`: ScheduleFree+, and WSD with our warm-up.      - `in_process`: makes the runs of these three one by one.
+- `momentum`: a warm-up of the momentum.
 - `command`: the command.      - `curves`: the rule on public loss curves.      - `recovery`: what `recover=` is worth.
 
 The lab has verdicts of its own (`autowarm.lab.analysis.summary`), for a user's comparison: there the seeds that choose

@@ -121,19 +121,19 @@ def _behind(rows: Rows, setting: Setting, best: str) -> Estimate | None:
     return Estimate(tuple(regret(ours[seed], least, first) - regret(theirs[seed], least, first) for seed in seeds))
 
 
-def excess(rows: Rows, setting: Setting) -> Mapping[str, Estimate]:
+def excess(rows: Rows, setting: Setting, tested: Sequence[str] = (DEFAULT,)) -> Mapping[str, Estimate]:
     """What choices cost from trained weights, in percent of the loss, because the progress is small there.
 
     Returns:
-        For the default, its loss over that of the best hand-set warm-up, less one, on the seeds of the test; for each
-        hand-set warm-up, the same on the seeds that choose.
+        For the default, or what else is `tested`, its loss over that of the best hand-set warm-up, less one, on the
+        seeds of the test; for each hand-set warm-up, the same on the seeds that choose.
 
     Raises:
         LabError: a run is missing.
     """
     best, found = setting.best(rows), {}
-    for name in (DEFAULT, *setting.hand_set):
-        seeds = setting.seeds.test if name == DEFAULT else setting.seeds.choice
+    for name in (*tested, *setting.hand_set):
+        seeds = setting.seeds.test if name in tested else setting.seeds.choice
         losses, least = (rows.losses("cells", setting.cell, one, seeds) for one in (name, best))
         found[name] = Estimate(tuple(100 * (losses[seed] / least[seed] - 1) for seed in seeds))
     return found

@@ -59,8 +59,8 @@ def run_of(planned: PlannedRow) -> RunConfig:
 
     - "linear 0.1": a hand-set linear warm-up over 10 % of the run, from 0.
     - "tenth 0.1": the same, from a tenth of the peak.
-    - "default": ours.      - "average 250": ours, with the loss averaged over 250 updates.
-    - "paper": Algorithm 1.
+    - "default": ours.      - "average 250", "average 0.05": ours, the loss averaged over 250 updates, 5 % of the run.
+    - "limit 0.1": ours, from trained weights, with a longest warm-up of 10 % of the run.      - "paper": Algorithm 1.
     - "untuned": a linear warm-up of 2/(1 − β2) updates.
     - "wsd", "greedy": the schedules of transformers.
     - "own": for optimizers that need no warm-up schedule; a constant rate or a cosine, whichever the optimizer needs.
@@ -149,7 +149,10 @@ def _schedule(planned: PlannedRow) -> ScheduleConfig:
         case "paper":
             return ScheduleConfig("paper", target_loss=planned.target_loss)
         case "average":
-            return ScheduleConfig("adaptive", options={"smoothing": float(words[0]) / planned.cell.steps})
+            length = float(words[0])
+            return ScheduleConfig("adaptive", options={"smoothing": length / (planned.cell.steps if length > 1 else 1)})
+        case "limit":
+            return ScheduleConfig("adaptive", options={"max_warmup": float(words[0]), "trained": False})
         case "default":
             # Watching changes no rate, and each alarm is a warning in the row: none is due in a run without a fault.
             return ScheduleConfig("adaptive", options={"recover": "warn"})

@@ -13,23 +13,22 @@ progress at the tuned rate. The second stage is kept if the mean loss over the s
 it, and the worst is not worse. Otherwise the page says for which runs a suggestion is only a start.
 """
 
-import argparse
 import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.rate import RateSearch
 
 from .cells import DEFAULT
+from .in_process import go_on
 from .pages.which_rate import SEARCHES, tuned_rates
-from .rows import Cell, PlannedRow, Row, Rows, append, tidy
+from .rows import Cell, PlannedRow, Row, Rows
 from .runs import curve_of
 from .shapes import made as whole_run
 from .statistics import regret
@@ -115,28 +114,18 @@ def second_stage_table(rows: Rows, found: Sequence[Search]) -> str:
             loss = _loss(rows, search.run(WHOLE, lr))
             lost[name].append(min(100.0, regret(loss, _loss(rows, tuned), rows[tuned]["first_loss"])))
     lines = [
-        [name, len(some), f"{statistics.fmean(some):.2f}", f"{max(some):.1f}"] for name, some in lost.items() if some
-    ]
-    return comma_separated(["rate", "searches", "progress lost, mean %", "worst %"], lines)
+        [name, len(some), f"{statistics.fmean(some):.2f}", f"{statistics.median(some):.2f}", f"{max(some):.1f}",
+         sum(x > 3 for x in some)]
+        for name, some in lost.items() if some
+    ]  # fmt: skip
+    headings = ["rate", "searches", "progress lost, mean %", "median %", "worst %", "more than 3% lost in"]
+    return comma_separated(headings, lines)
 
 
-def main(argv: Sequence[str] | None = None, make: Callable[[PlannedRow], Any] = made) -> None:
+def main(argv: Sequence[str] | None = None, make: Callable[[PlannedRow], Row] = made) -> None:
     """Make the missing runs, or list them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", type=Path, nargs="?", default=ROWS)
-    parser.add_argument("--list", action="store_true", help="say what is left")
-    given = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    found, rows = searches(), Rows.load(given.rows)
-    while left := [run for run in plan(rows, found) if run not in rows]:
-        if given.list:
-            print(*(f"{run.part} {run.cell.name}" for run in left), sep="\n")
-            return
-        append(given.rows, make(left[0]))
-        rows = Rows.load(given.rows)
-    if not given.list:
-        tidy(given.rows)
-    print(second_stage_table(rows, found))
+    found = searches()
+    print(second_stage_table(go_on(__doc__, argv, ROWS, lambda rows: plan(rows, found), make), found))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ less last loss), averaged over the seeds, then over the settings. η(Δ) stays t
 the same length is ahead by more than two standard errors over the settings, in all of them or in the tuned ones.
 """
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -27,15 +26,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import torch
-
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.analysis.statistics import Estimate
 from autowarm.lab.training.loop import train
 from autowarm.schedule import core
 
 from .cells import DEFAULT
-from .rows import Cell, PlannedRow, Row, Rows, append, tidy
+from .in_process import go_on
+from .rows import Cell, PlannedRow, Row, Rows
 from .runs import row_of, run_of
 from .statistics import mean_loss, regret
 from .tasks import StudyTask
@@ -141,25 +139,7 @@ def over_settings(
 
 def main(argv: Sequence[str] | None = None, make: Callable[[PlannedRow], Row] = made) -> None:
     """Make the missing runs, or list them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", type=Path, nargs="?", default=ROWS)
-    parser.add_argument("--list", action="store_true", help="say what is left")
-    given = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    rows = Rows.load(given.rows)
-    hours = sum(row["seconds"] for row in rows) / 3600
-    print(f"{len(rows)} of {len(ARMS | {DEFAULT: ''}) * len(TUNED) * len(RATES) * len(SEEDS)} runs made, "
-          f"{hours:.1f} CPU-hours")  # fmt: skip
-    while left := [run for run in plan(rows) if run not in rows]:
-        if given.list:
-            print(*(f"{run.cell.name} {run.schedule} seed{run.seed}" for run in left), sep="\n")
-            return
-        # The seed's ramps can be planned by now, and come before the next seed.
-        run = min(left, key=lambda run: run.seed)
-        append(given.rows, make(run))
-        rows = Rows.load(given.rows)
-    if not given.list:
-        tidy(given.rows)
+    rows = go_on(__doc__, argv, ROWS, plan, make)
     if finished(rows):
         print(shapes_table(rows))
 

@@ -14,7 +14,7 @@ exchangeable entries w, these quantities are 1, in any shape and on any scale:
 Updates by Adam, Lion or SGD show in C first; those of Muon, which are nearly orthogonal, show in F. Orthogonal and
 identity matrices have F and C below 1, which is no evidence of training. A matrix scores the larger of the two
 z-scores, between 0 and 6, so that a few structured ones (a table of sines, a state-space model's decays) do not decide.
-A model of K matrices looks trained if their mean score exceeds 1 + 3/√K. Models score about 0.2 when new and 6 after
+A model of K matrices looks trained if their mean score exceeds 1 + 2.5/√K. Models score about 0.2 when new and 6 after
 long training (``studies/trained_weights``).
 
 Two further signs take precedence, in this order:
@@ -40,7 +40,7 @@ from .optim.step.dtensors import local
 _FEWEST = 8  # rows and columns of a matrix, and entries of a vector, that count
 _SAMPLE = 1024  # at most so many rows and columns are read, evenly spaced
 _CAP = 6.0  # the highest score of one matrix
-_TYPICAL, _SURE = 1.0, 3.0  # mean score of a trained model, and how many standard errors above it
+_TYPICAL, _SURE = 1.0, 2.5  # mean score of a trained model, and how many standard errors above it
 _FRESH = 0.003  # relative spread of gains that are as new; one update of a warm-up does not exceed it
 
 

@@ -10,14 +10,17 @@ import numpy as np
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.analysis.statistics import Estimate
 
-from ..cells import DEFAULT, FAMILIES, PAPER, SEEDS, Setting, peer_cells, scheduled_cells, title
+from .. import peers
+from ..cells import DEFAULT, FAMILIES, PAPER, SEEDS, peer_cells, scheduled_cells, title
 from ..plans import realistic
-from ..plans.transfer import FINE_TUNING
+from ..plans.lag import lag_table
+from ..plans.transfer import EARLIER, FINE_TUNING, SHORTER, with_default
 from ..recovery.alarms import watched_table
 from ..recovery.faults import faults_table
 from ..recovery.objectives import objectives_table
 from ..regret import CHOICES, CONSTANTS, Judged, bed, excess, judged, mean_and_worst, median
 from ..rows import Cell, Rows
+from ..second_stage import searches, second_stage_table
 from ..shapes import shapes_table
 from ..statistics import mean_loss, regret
 from . import insurance
@@ -44,7 +47,8 @@ def texts(data: Path) -> dict[str, str]:
     main = main_settings(data)
     long = [one for one in main if one.setting.cell.steps >= _SHORT]
     fresh = judged(data, "fresh")
-    names = ("warm-up", "horizon", "fresh", "realistic", "fine-tuning", "faults", "shapes", "objectives")
+    names = ("warm-up", "horizon", "fresh", "realistic", "fine-tuning", "faults", "shapes", "objectives",
+             "peers", "lag", "second-stage")  # fmt: skip
     rows = {name: Rows.load(data / "studies" / f"{name}.jsonl") for name in names}
     insured = insurance.groups(data)
     return {
@@ -60,12 +64,14 @@ def texts(data: Path) -> dict[str, str]:
         "fresh": kinds_table(fresh, lambda cell: cell.task),
         "fine-tuning": fine_tuning_table(rows["fine-tuning"]),
         "realistic": bed_table(rows["realistic"]),
-        "peers": peers_table(rows["warm-up"], long),
+        "peers": peers_table(rows["warm-up"], rows["peers"], long),
         "settings": settings_table([*main, *fresh]),
         "false-alarms": watched_table({name: rows[name] for name in names[:4]}),
         "faults-recovered": faults_table(rows["faults"]),
         "objectives": objectives_table(rows["objectives"]),
         "find-rate": find_rate_table(data),
+        "lag": lag_table(rows["lag"]),
+        "second-stage": second_stage_table(rows["second-stage"], searches(data)),
     }
 
 
@@ -111,10 +117,12 @@ def kinds_table(found: Iterable[Judged], kind: Callable[[Cell], str]) -> str:
 
 def fine_tuning_table(rows: Rows) -> str:
     """A row for each task and length: mean cost over the optimizers in percent of the loss, and the default's worst."""
-    choices = (DEFAULT, NONE, "linear 0.03", TENTH, "linear 0.5")
+    limits = {DEFAULT: "default", SHORTER[1]: "limit 5%", EARLIER: "limit 10%"}
+    choices = limits | {name: title(name) for name in (NONE, "linear 0.03", TENTH, "linear 0.5")}
     groups: dict[tuple[str, int], list[Mapping[str, Estimate]]] = {}
-    for setting in tuned_settings(rows):
-        groups.setdefault((setting.cell.task, setting.cell.steps), []).append(excess(rows, setting))
+    rows = with_default(rows)
+    for setting in FINE_TUNING.judged(rows):
+        groups.setdefault((setting.cell.task, setting.cell.steps), []).append(excess(rows, setting, [*limits]))
     lines = [
         [
             task, f"{steps:,}", len(some),
@@ -123,12 +131,7 @@ def fine_tuning_table(rows: Rows) -> str:
         ]
         for (task, steps), some in sorted(groups.items())
     ]  # fmt: skip
-    return comma_separated(["task", "T", "settings", *map(title, choices), "default, worst"], lines)
-
-
-def tuned_settings(rows: Rows) -> list[Setting]:
-    """The settings of the fine-tuning study in which the default has been run."""
-    return [setting for setting in FINE_TUNING.judged(rows) if setting.default_is_run(rows, setting.seeds.test)]
+    return comma_separated(["task", "T", "settings", *choices.values(), "default, worst"], lines)
 
 
 def bed_table(rows: Rows) -> str:
@@ -145,24 +148,29 @@ def bed_table(rows: Rows) -> str:
     return comma_separated(["T", "warm-up", *realistic.OPTIMIZERS, "mean %", "worst %"], lines)
 
 
-def peers_table(rows: Rows, found: Sequence[Judged]) -> str:
-    """What people use instead: its regret less the default's, on the test seeds."""
-    best = {one.setting.cell: one.best for one in found}
+def peers_table(rows: Rows, more: Rows, found: Sequence[Judged]) -> str:
+    """What people use instead: its regret less the default's, on the test seeds. `more` are the rows of `peers`."""
+    best, finished = {one.setting.cell: one.best for one in found}, peers.finished(rows, more)
 
-    def cost(part: str, theirs: Cell, schedule: str, ours: Cell) -> float:
-        mine = rows.losses("cells", ours, DEFAULT, SEEDS.test)
-        instead = rows.losses(part, theirs, schedule, SEEDS.test)
-        first = rows.first_loss("cells", ours, DEFAULT, SEEDS.test)
-        least = mean_loss(rows.losses("cells", ours, best[ours], SEEDS.test), SEEDS.test)
-        return statistics.fmean(regret(instead[x], least, first) - regret(mine[x], least, first) for x in SEEDS.test)
+    def cost(part: str, theirs: Cell, schedule: str, ours: Cell, stored: Rows = rows) -> float:
+        seeds = SEEDS.test if stored is rows else finished
+        mine = rows.losses("cells", ours, DEFAULT, seeds)
+        instead = stored.losses(part, theirs, schedule, seeds)
+        first = rows.first_loss("cells", ours, DEFAULT, seeds)
+        least = mean_loss(rows.losses("cells", ours, best[ours], seeds), seeds)
+        return statistics.fmean(regret(instead[x], least, first) - regret(mine[x], least, first) for x in seeds)
 
     scheduled = [cell for cell in scheduled_cells(rows) if cell in best]
     instead = [(theirs, ours) for theirs, ours in peer_cells(rows) if ours in best]
     compared = {about: [cost("cells", cell, name, cell) for cell in scheduled] for name, about in _SCHEDULED.items()}
+    compared["WSD, our warm-up"] = [cost("peers", cell, peers.WSD, cell, more) for cell in scheduled]
     adamw = dict.fromkeys(ours for _, ours in instead)
     compared["untuned linear warm-up, AdamW"] = [cost("cells", cell, "untuned", cell) for cell in adamw]
     for name, about in _INSTEAD.items():
         compared[about] = [cost("peers", cell, "own", ours) for cell, ours in instead if cell.optimizer == name]
+    for name, about in {peers.OWN: "tuned factor", peers.OURS: "our warm-up"}.items():
+        pairs = zip(peers.tuned(rows, more), peers.instead(rows), strict=True)
+        compared[f"ScheduleFree+, {about}"] = [cost("peers", cell, name, ours, more) for cell, ours in pairs]
     lines = [
         [about, len(costs), f"{statistics.fmean(costs):+.2f}", f"{min(costs):+.1f}", f"{max(costs):+.1f}"]
         for about, costs in compared.items()

@@ -12,7 +12,7 @@ import pytest
 from autowarm.schedule import core
 from studies import momentum, second_stage, shapes
 from studies.cells import DEFAULT
-from studies.plans.transfer import FINE_TUNING, FINE_TUNING_STAGES, SHORTER
+from studies.plans.transfer import FINE_TUNING, FINE_TUNING_STAGES
 from studies.rows import Cell, PlannedRow, Rows, append
 
 ROOT = Path(__file__).parents[2]
@@ -138,10 +138,9 @@ def test_every_stored_search_that_found_a_rate_is_planned() -> None:
     assert all(run.cell.steps >= 20 for run in planned)
 
 
-def test_shorter_warm_ups_of_trained_weights_are_planned_in_every_setting() -> None:
+def test_limits_for_trained_weights_are_planned_in_every_setting() -> None:
     rows = Rows.load(ROOT / "docs" / "data" / "studies" / "fine-tuning.jsonl")
-    planned = FINE_TUNING_STAGES["shorter"](rows)
+    planned = FINE_TUNING_STAGES["limits"](rows)
     assert {run.cell for run in planned} == {*FINE_TUNING.cells(rows)}
-    assert {run.schedule for run in planned} == {*SHORTER}
     assert [run.seed for run in planned] == sorted(run.seed for run in planned)
-    assert {run.seed for run in planned} <= {*FINE_TUNING.seeds.test}
+    assert {*planned} <= {*map(PlannedRow.of, rows)}

@@ -34,6 +34,8 @@ def planned(schedule: str, cell: Cell = MLP, **more: object) -> PlannedRow:
         ("tenth 0.2", ("linear", 4, 10.0, {})),
         ("default", ("adaptive", None, None, {"recover": "warn"})),
         ("average 5", ("adaptive", None, None, {"smoothing": 0.25})),
+        ("average 0.05", ("adaptive", None, None, {"smoothing": 0.05})),
+        ("limit 0.1", ("adaptive", None, None, {"max_warmup": 0.1, "trained": False})),
         ("untuned", ("untuned", None, None, {})),
         ("wsd", ("wsd", None, None, {})),
         ("greedy", ("greedy", None, None, {})),

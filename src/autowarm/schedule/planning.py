@@ -15,6 +15,10 @@ def _whole(x: Any) -> int:
     return int(x) if isinstance(x, float) and x.is_integer() else operator.index(x)  # also 1e4
 
 
+def _share(x: Any) -> float | str:
+    return x if isinstance(x, str) and x == "auto" else float(x)
+
+
 def _longest(x: Any) -> float | int | str:
     """An int is a number of updates and a float a share of the run, except that 1 means the whole run, like 1.0."""
     if x == "auto" or isinstance(x, bool | str):
@@ -49,7 +53,10 @@ class Plan:
     ] = "auto"
     trained: bool | None = None
     chance_loss: Annotated[float | None, _POSITIVE] = None
-    smoothing: Annotated[float, (float, lambda x: 0 <= x < 1, "is a share of the run, in [0, 1)")] = 0.05
+    smoothing: Annotated[
+        float | Literal["auto"],
+        (_share, lambda x: x == "auto" or 0 <= x < 1, 'is a share of the run, in [0, 1), or "auto"'),
+    ] = "auto"
     profile: Callable[[float], float] | None = None  # η(Δ) of one's own, highest at ``peak_gap``
 
 

@@ -62,7 +62,7 @@ def test_options_reach_the_log_and_the_scheduler(capsys: pytest.CaptureFixture[s
     [share] = json.loads(said(capsys, "whole.csv", "--max-warmup", "0.1", "--json"))
     assert share["recorded"]["warmup_steps"] == 40
     [tuned] = json.loads(said(capsys, "whole.csv", "--trained", "--json"))
-    assert tuned["recorded"]["warmup_steps"] <= 40
+    assert tuned["recorded"]["warmup_steps"] == 12
 
 
 @pytest.mark.long

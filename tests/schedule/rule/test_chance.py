@@ -10,7 +10,7 @@ from schedule_runs import PEAK, make_optimizer, run
 from autowarm import AdaptiveWarmup
 
 CHANCE = math.log(50_000)  # 10.8
-T = 200
+T, SHORT = 1_000, 30  # 3 % of T
 
 
 def rates(first: float, **options: object) -> list[float]:
@@ -23,7 +23,7 @@ def test_new_weights_warm_up_as_if_nothing_was_told(first: float) -> None:
     assert rates(first, chance_loss=CHANCE) == rates(first)
 
 
-@pytest.mark.parametrize(("first", "others", "length"), [(11.0, 3.0, 20), (1e9, 3.0, 20), (3.0, 11.0, 100)])
+@pytest.mark.parametrize(("first", "others", "length"), [(11.0, 3.0, SHORT), (1e9, 3.0, SHORT), (3.0, 11.0, T // 2)])
 def test_one_loss_does_not_decide(first: float, others: float, length: int) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), T, chance_loss=CHANCE)
     with warnings.catch_warnings():
@@ -34,7 +34,7 @@ def test_one_loss_does_not_decide(first: float, others: float, length: int) -> N
     assert all(0 < step < 0.1 * PEAK for step in climb)  # the ramp bends but does not jump
 
 
-@pytest.mark.parametrize(("trained", "length"), [(False, 100), (None, 20), (True, 20)])
+@pytest.mark.parametrize(("trained", "length"), [(False, T // 2), (None, SHORT), (True, SHORT)])
 def test_what_is_said_of_the_weights_counts_over_the_loss(trained: bool | None, length: int) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), T, chance_loss=CHANCE, trained=trained)
     run(scheduler, lambda t: 3.0, range(T))

@@ -80,7 +80,7 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
     o |= {"smoothing": SMOOTHING, "warmup": "linear", "decay": "cosine", "chance_loss": math.inf} | options
     div, rise, fall = o["div"], WARMUPS[o["warmup"]], DECAYS[o["decay"]]
     long = o["max_warmup"] * T if isinstance(o["max_warmup"], float) else o["max_warmup"]
-    shortened = min(0.1 * T, math.inf if long is None else long)  # for trained weights
+    shortened = min(0.03 * T, math.inf if long is None else long)  # for trained weights
     line, trained = (0, 1 / div, long), False  # the ramp: from where, from which share, to where
     keep = 1 - 1 / max(1.0, o["smoothing"] * T)
     opening = 10 if o["smoothing"] > 0 else 1

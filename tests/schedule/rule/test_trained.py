@@ -14,6 +14,7 @@ from autowarm import AdaptiveWarmup, Lion, Muon
 from autowarm.optim import Together
 
 T = 200
+SHORT = 6  # 3 % of T
 MAKERS: dict[str, Callable[[nn.Module, Any], torch.optim.Optimizer]] = {
     "Muon": lambda model, lr: Muon.from_model(model, lr, heads=[]),
     "Lion": lambda model, lr: Lion(model.parameters(), lr),
@@ -66,8 +67,8 @@ def scheduled(model: nn.Module, name: str = "Lion", lr: Any = 1e-6, **options: A
 
 @pytest.mark.parametrize("order", ["after", "before"])
 @pytest.mark.parametrize("name", MAKERS)
-def test_trained_weights_warm_up_for_a_tenth_and_new_ones_for_half(name: str, order: str) -> None:
-    for model, trained, length in ((TRAINED, True, T // 10), (new_model(), False, T // 2)):
+def test_trained_weights_warm_up_for_3_percent_and_new_ones_for_half(name: str, order: str) -> None:
+    for model, trained, length in ((TRAINED, True, SHORT), (new_model(), False, T // 2)):
         scheduler = scheduled(model, name)
         assert scheduler.trained is None
         steps(scheduler, T // 2 + 5, order)
@@ -80,7 +81,7 @@ def test_trained_weights_warm_up_for_a_tenth_and_new_ones_for_half(name: str, or
 @pytest.mark.parametrize("lr", [1e-6, torch.tensor(1e-6)], ids=["float", "tensor"])
 def test_the_verdict_can_be_given(lr: Any) -> None:
     for model in (TRAINED, new_model()):
-        for trained, length in ((True, T // 10), (False, T // 2)):
+        for trained, length in ((True, SHORT), (False, T // 2)):
             scheduler = scheduled(model, lr=lr.clone() if isinstance(lr, torch.Tensor) else lr, trained=trained)
             steps(scheduler, T // 2 + 5)
             assert (scheduler.trained, scheduler.warmup_steps) == (trained, length)
@@ -109,7 +110,7 @@ def test_a_resumed_run_does_not_look_again(at: int) -> None:
 
 
 def test_a_verdict_that_is_given_on_resuming_counts() -> None:
-    for trained, length in ((True, T // 10), (False, T // 2)):
+    for trained, length in ((True, SHORT), (False, T // 2)):
         first = scheduled(new_model() if trained else TRAINED)
         steps(first, 5)
         second = scheduled(new_model(), trained=trained)
@@ -119,7 +120,7 @@ def test_a_verdict_that_is_given_on_resuming_counts() -> None:
 
 
 def test_a_new_warm_up_keeps_the_verdict() -> None:
-    for model, trained, length in ((TRAINED, True, 20), (new_model(), False, 100)):
+    for model, trained, length in ((TRAINED, True, SHORT), (new_model(), False, 100)):
         scheduler = scheduled(model)
         steps(scheduler, T)
         scheduler.rewarm(2 * T)

@@ -115,6 +115,6 @@ def test_what_the_page_says_of_our_warm_up_in_peers() -> None:
     assert max(more["WSD"]) > 0.5
     page = " ".join((ROOT / "docs" / "evidence.md").read_text(encoding="utf-8").split())
     assert (
-        "Our warm-up is better than ScheduleFree+'s own. In WSD it is level in the mean, "
+        "Our warm-up beats ScheduleFree+'s own. In WSD it is level in the mean, "
         f"{max(more['WSD']):.1f}% behind in one setting."
     ) in page

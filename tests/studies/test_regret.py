@@ -226,7 +226,7 @@ def test_what_the_page_says_of_the_length_at_scale() -> None:
         f"about {float(lines['1,000']):.0f}% of 1,000 updates, {float(lines['4,000']):.0f}% of 4,000, "
         f"{lines['16,000']}% of 16,000 and {lines['64,000']}% of 64,000",
         f"the last two are {min(now):.0f} to {max(now):.0f} updates. Averaged over 5% of T, the loss ended them after "
-        f"{min(then):.0f} to {max(then):,.0f} and was no better",
+        f"{min(then):.0f} to {max(then):,.0f}, no better",
     ):
         assert sentence in how
     assert (

@@ -15,6 +15,8 @@ Runs are ordered seed by seed, so that a part of them is a complete design. Writ
 judged by its loss less the default's on the same seed, as a share of the progress that the default makes (first loss
 less last loss), averaged over the seeds, then over the settings. η(Δ) stays the default's form unless another form of
 the same length is ahead by more than two standard errors over the settings, in all of them or in the tuned ones.
+The ramp came out ahead by as much, but its length is the default's own, which nobody knows before the run; the form
+that needs no such knowledge, "gap-linear", is not, so η(Δ) stays.
 """
 
 import statistics

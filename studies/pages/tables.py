@@ -30,7 +30,6 @@ TENTH, NONE = "linear 0.1", "linear 0"
 _SHORT = 1_000  # updates; shorter runs are shown, and decide nothing
 _FEW = (DEFAULT, NONE, TENTH, "linear 0.4")
 _INSTEAD = {"schedule-free": "Schedule-Free AdamW, tuned rate", "radam": "RAdam, tuned rate", "prodigy": "Prodigy"}
-_SCHEDULED = {"wsd": "WSD, 10% warm-up", "greedy": "GreedyLR"}
 
 
 def main_settings(data: Path) -> list[Judged]:
@@ -59,7 +58,7 @@ def texts(data: Path) -> dict[str, str]:
         "shapes": shapes_table(rows["shapes"]),
         "regret": choices_table(long, CHOICES, (1_000, 4_000, 16_000)),
         "constants": choices_table([one for one in long if {*CONSTANTS} <= one.regrets.keys()], CONSTANTS, (1_000,)),
-        "lengths": lengths_table(main),
+        "lengths": lengths_table(long),
         "kinds": kinds_table(long, lambda cell: FAMILIES[cell.task]),
         "fresh": kinds_table(fresh, lambda cell: cell.task),
         "fine-tuning": fine_tuning_table(rows["fine-tuning"]),
@@ -149,7 +148,22 @@ def bed_table(rows: Rows) -> str:
 
 
 def peers_table(rows: Rows, more: Rows, found: Sequence[Judged]) -> str:
-    """What people use instead: its regret less the default's, on the test seeds. `more` are the rows of `peers`."""
+    """What people use instead: its `peer_costs`."""
+    lines = [
+        [about, len(costs), f"{statistics.fmean(costs):+.2f}", f"{min(costs):+.1f}", f"{max(costs):+.1f}"]
+        for about, costs in peer_costs(rows, more, found).items()
+    ]
+    return comma_separated(["instead of the default", "settings", "mean %", "lowest %", "highest %"], lines)
+
+
+def peer_costs(rows: Rows, more: Rows, found: Sequence[Judged]) -> Mapping[str, Sequence[float]]:
+    """The regret of what people use instead, less the default's, in each setting on the test seeds.
+
+    Args:
+        rows: the warm-up study.
+        more: the rows of `studies.peers`, of which finished seeds count.
+        found: the judged settings.
+    """
     best, finished = {one.setting.cell: one.best for one in found}, peers.finished(rows, more)
 
     def cost(part: str, theirs: Cell, schedule: str, ours: Cell, stored: Rows = rows) -> float:
@@ -162,20 +176,19 @@ def peers_table(rows: Rows, more: Rows, found: Sequence[Judged]) -> str:
 
     scheduled = [cell for cell in scheduled_cells(rows) if cell in best]
     instead = [(theirs, ours) for theirs, ours in peer_cells(rows) if ours in best]
-    compared = {about: [cost("cells", cell, name, cell) for cell in scheduled] for name, about in _SCHEDULED.items()}
-    compared["WSD, our warm-up"] = [cost("peers", cell, peers.WSD, cell, more) for cell in scheduled]
+    compared = {
+        "WSD, 10% warm-up": [cost("cells", cell, "wsd", cell) for cell in scheduled],
+        "WSD, our warm-up": [cost("peers", cell, peers.WSD, cell, more) for cell in scheduled],
+        "GreedyLR": [cost("cells", cell, "greedy", cell) for cell in scheduled],
+    }
     adamw = dict.fromkeys(ours for _, ours in instead)
     compared["untuned linear warm-up, AdamW"] = [cost("cells", cell, "untuned", cell) for cell in adamw]
     for name, about in _INSTEAD.items():
         compared[about] = [cost("peers", cell, "own", ours) for cell, ours in instead if cell.optimizer == name]
-    for name, about in {peers.OWN: "tuned factor", peers.OURS: "our warm-up"}.items():
+    for name, about in {peers.OWN: "ScheduleFree+, 5% warm-up", peers.OURS: "ScheduleFree+, our warm-up"}.items():
         pairs = zip(peers.tuned(rows, more), peers.instead(rows), strict=True)
-        compared[f"ScheduleFree+, {about}"] = [cost("peers", cell, name, ours, more) for cell, ours in pairs]
-    lines = [
-        [about, len(costs), f"{statistics.fmean(costs):+.2f}", f"{min(costs):+.1f}", f"{max(costs):+.1f}"]
-        for about, costs in compared.items()
-    ]
-    return comma_separated(["instead of the default", "settings", "mean %", "lowest %", "highest %"], lines)
+        compared[about] = [cost("peers", cell, name, ours, more) for cell, ours in pairs]
+    return compared
 
 
 def settings_table(found: Sequence[Judged]) -> str:

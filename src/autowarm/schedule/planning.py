@@ -15,10 +15,6 @@ def _whole(x: Any) -> int:
     return int(x) if isinstance(x, float) and x.is_integer() else operator.index(x)  # also 1e4
 
 
-def _share(x: Any) -> float | str:
-    return x if isinstance(x, str) and x == "auto" else float(x)
-
-
 def _longest(x: Any) -> float | int | str:
     """An int is a number of updates and a float a share of the run, except that 1 means the whole run, like 1.0."""
     if x == "auto" or isinstance(x, bool | str):
@@ -32,6 +28,7 @@ _UPDATES = (
     "must be a whole number of updates ≥ 1; a run whose length is not known takes total_steps=None and "
     'decay="wso", and ends by decay_now(steps)'
 )
+_AVERAGE = 'is a share of the run, in [0, 1), or "auto"'
 _LONGEST = 'is a share of the run, in (0, 1], a whole number of updates ≥ 2, "auto", or None'
 
 
@@ -53,10 +50,7 @@ class Plan:
     ] = "auto"
     trained: bool | None = None
     chance_loss: Annotated[float | None, _POSITIVE] = None
-    smoothing: Annotated[
-        float | Literal["auto"],
-        (_share, lambda x: x == "auto" or 0 <= x < 1, 'is a share of the run, in [0, 1), or "auto"'),
-    ] = "auto"
+    smoothing: Annotated[float | Literal["auto"], (_longest, lambda x: x == "auto" or 0 <= x < 1, _AVERAGE)] = "auto"
     profile: Callable[[float], float] | None = None  # η(Δ) of one's own, highest at ``peak_gap``
 
 

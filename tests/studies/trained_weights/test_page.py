@@ -12,7 +12,7 @@ from autowarm.pretrained import detect
 from autowarm.schedule import core
 from studies.cells import DEFAULT
 from studies.plans.transfer import EARLIER, FINE_TUNING, with_default
-from studies.regret import excess, judge
+from studies.regret import excess
 from studies.rows import Rows
 from studies.tasks import TASKS, finetuning
 
@@ -51,16 +51,11 @@ def test_what_the_page_says_of_fine_tuning() -> None:
     costs = [excess(rows, setting, (DEFAULT, EARLIER)) for setting in settings]
     ours, theirs = ([one[name].mean for one in costs] for name in (DEFAULT, EARLIER))
     assert max(ours) < max(theirs)
-    learnt = [found for setting in settings if (found := judge(rows, setting)) is not None]
-    behind = [one.behind.mean for one in learnt if one.behind is not None]
-    for sentence in (
-        f"recognised the trained weights in all {len(before)} runs. A longest warm-up of 3% of the run costs "
-        f"{statistics.fmean(ours):.2f}% of the loss in the mean over {len(settings)} settings, and {max(ours):.1f}% at "
-        f"worst; a tenth, the default before, {statistics.fmean(theirs):.2f}% and {max(theirs):.1f}%.",
-        f"In the {len(behind)} in which the best hand-set warm-up lowers the loss by 3% or more, 3% costs "
-        f"{statistics.fmean(behind):.1f}% of the progress in the mean and {max(behind):.1f}% at worst.",
-    ):
-        assert sentence in text_of("evidence.md")
+    assert (
+        f"A longest warm-up of 3% of the run costs {statistics.fmean(ours):.2f}% of the loss in the mean over "
+        f"{len(settings)} settings, and {max(ours):.1f}% at worst; a tenth, the default before, "
+        f"{statistics.fmean(theirs):.2f}% and {max(theirs):.1f}%."
+    ) in text_of("evidence.md")
 
 
 @pytest.mark.parametrize("steps", FINE_TUNING.horizons)

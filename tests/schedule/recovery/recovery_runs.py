@@ -1,16 +1,18 @@
 """A small classifier in training, with faults to recover from."""
 
+import functools
 import io
 import math
 import warnings
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import Optimizer, lr_scheduler
 
-from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD
+from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SpikeGuard
 
 _CENTRES = torch.randn(10, 3, 16, generator=torch.Generator().manual_seed(0)) * 1.2
 # Each optimizer with a rate near the best one, and the updates in which it recovers from what happens halfway.
@@ -47,9 +49,10 @@ class Run:
         tensor: bool = False,
         norm: bool = False,
         device: str = "cpu",
+        seed: int = 0,
         **options: Any,
     ) -> None:
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         self.model = nn.Sequential(nn.Linear(16, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU(), nn.Linear(48, 10))
         if norm:
             self.model.insert(1, nn.BatchNorm1d(48))
@@ -60,7 +63,7 @@ class Run:
         lr *= rate
         self.optimizer = make(self.model, torch.tensor(lr, dtype=torch.float64, device=device) if tensor else lr)
         self.schedule(self.steps, **options)
-        self.data, self.faults, self.made = torch.Generator().manual_seed(1), faults or {}, 0
+        self.data, self.faults, self.made = torch.Generator().manual_seed(seed + 1), faults or {}, 0
         self.rates: list[float] = []
 
     def schedule(self, steps: int, **options: Any) -> None:
@@ -70,10 +73,25 @@ class Run:
         """Everything with a state."""
         return [self.model, self.optimizer, self.scheduler]
 
+    @property
+    def recoveries(self) -> list[Any]:
+        return self.scheduler.recoveries
+
+    def used(self) -> list[float]:
+        """The rate of each update, as the optimizer finds it."""
+        return self.rates
+
     def train(self, updates: int | None = None) -> "Run":
         for _ in range(self.steps if updates is None else updates):
-            self.scheduler.step(self.update())
+            self.watch(self.update())
         return self
+
+    def observe(self, loss: torch.Tensor) -> None:
+        self.scheduler.observe(loss)
+
+    def watch(self, loss: torch.Tensor | None = None) -> None:
+        """What a loop does after each update."""
+        self.scheduler.step(loss)
 
     def update(self) -> torch.Tensor:
         x, y = batch(self.data)
@@ -113,6 +131,85 @@ class Run:
         return [p.detach().clone() for p in self.model.parameters()]
 
 
+def _cosine_with_warm_up(optimizer: torch.optim.Optimizer, steps: int) -> Any:
+    factor = lambda t: min(t / 50, 0.5 + 0.5 * math.cos(math.pi * t / steps))  # noqa: E731
+    return lr_scheduler.LambdaLR(optimizer, factor)
+
+
+def _of_transformers(optimizer: torch.optim.Optimizer, steps: int) -> Any:
+    return pytest.importorskip("transformers").get_cosine_schedule_with_warmup(optimizer, 50, steps)
+
+
+def _in_sequence(optimizer: torch.optim.Optimizer, steps: int) -> Any:
+    parts = [lr_scheduler.LinearLR(optimizer, 0.1, total_iters=50), lr_scheduler.CosineAnnealingLR(optimizer, steps)]
+    return lr_scheduler.SequentialLR(optimizer, parts, [50])
+
+
+# Some compute each rate from the last one, some from the peak; some write momenta as well.
+SCHEDULES: dict[str, Callable[[Any, int], Any]] = {
+    "none": lambda optimizer, steps: None,
+    "lambda": _cosine_with_warm_up,
+    "cosine": lr_scheduler.CosineAnnealingLR,
+    "sequence": _in_sequence,
+    "one cycle": lambda optimizer, steps: lr_scheduler.OneCycleLR(optimizer, optimizer.defaults["lr"], steps),
+    "by epochs": lambda optimizer, steps: lr_scheduler.StepLR(optimizer, 2, 0.5),
+    "plateau": lambda optimizer, steps: lr_scheduler.ReduceLROnPlateau(optimizer, patience=1),
+    "transformers": _of_transformers,
+}
+
+
+class Beside(Run):
+    """A run under a hand-set schedule; ``recover=False`` leaves the guard out."""
+
+    def __init__(self, name: str = "adamw", rate: float = 1.0, by: str = "cosine", first: bool = False, **options: Any):
+        self.by, self.first = by, first
+        super().__init__(name, rate, **options)
+
+    def schedule(self, steps: int, recover: Any = True, **options: Any) -> None:
+        self.scheduler: Any = SCHEDULES[self.by](self.optimizer, steps)
+        self.guard = SpikeGuard(self.optimizer, steps, recover=recover, **options) if recover else None
+        self._used: list[float] = []
+        self.optimizer.register_step_pre_hook(lambda opt, *_: self._used.append(float(opt.param_groups[0]["lr"])))
+
+    def parts(self) -> list[Any]:
+        return [x for x in (self.model, self.optimizer, self.scheduler, self.guard) if x is not None]
+
+    @property
+    def recoveries(self) -> list[Any]:
+        return self.guard.recoveries if self.guard else []
+
+    def used(self) -> list[float]:
+        return self._used
+
+    def observe(self, loss: torch.Tensor) -> None:
+        self.guard.observe(loss)
+
+    def watch(self, loss: torch.Tensor | None = None) -> None:
+        for turn in (self._set_rates, self._see) if not self.first else (self._see, self._set_rates):
+            turn(loss)
+
+    def _set_rates(self, loss: torch.Tensor | None) -> None:
+        if self.by in ("by epochs", "plateau"):
+            if self.made % 60 == 0:
+                self.scheduler.step(*[loss] * (self.by == "plateau"))
+        elif self.scheduler is not None:
+            self.scheduler.step()
+
+    def _see(self, loss: torch.Tensor | None) -> None:
+        if self.guard is not None:
+            self.guard.step(loss)
+
+
+@functools.cache
+def healthy(kind: Callable[..., Run], name: str = "adamw", **options: Any) -> Run:
+    """The run without fault and without a guard."""
+    return kind(name, recover=False, **options).train()
+
+
+def same_weights(a: Run, b: Run) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a.weights(), b.weights(), strict=True))
+
+
 def lost(run: Run, healthy: Run) -> float:
     """The share of the healthy run's progress that a run has lost."""
     first = math.log(10)
@@ -124,3 +221,10 @@ def quiet(run: Run) -> Run:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return run.train()
+
+
+def quiet_to(run: Run, updates: int) -> list[Any]:
+    """What happened in a run up to this update, without its warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return run.train(updates - run.made).recoveries

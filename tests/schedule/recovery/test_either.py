@@ -1,0 +1,126 @@
+"""What ``recover=True`` and a `SpikeGuard` beside another schedule have in common: real runs under either."""
+
+import copy
+import math
+import statistics
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.schedule.recovery import recovery_runs
+from tests.schedule.recovery.recovery_runs import (
+    MAKERS,
+    Beside,
+    Run,
+    batch,
+    halfway,
+    healthy,
+    lost,
+    quiet,
+    quiet_to,
+    same_weights,
+)  # fmt: skip
+
+BAD, BAD_8, NAN = halfway("lion", "bad"), halfway("lion", "bad", 8), halfway("adamw", "nan")
+both = pytest.mark.parametrize("kind", [Run, Beside], ids=["recover=True", "SpikeGuard"])
+
+
+@pytest.mark.parametrize(("kind", "name"), [*((Run, name) for name in MAKERS), (Beside, "adamw")])
+def test_without_an_alarm_a_run_is_bit_identical(kind: Any, name: str) -> None:
+    run = kind(name, recover=True).train()
+    assert run.recoveries == []
+    assert run.used() == healthy(kind, name).used()
+    assert same_weights(run, healthy(kind, name))
+
+
+@both
+@pytest.mark.parametrize(("name", "rate"), [("muon", 30), ("lion", 30), ("normsgd", 10)])
+def test_a_rate_that_is_far_too_high_is_lowered(kind: Any, name: str, rate: float) -> None:
+    """In most of five runs: each of them is chaotic, and where it ends follows from the last bit."""
+    by = {} if kind is Run else {"by": "lambda"}
+    assert lost(quiet(kind(name, rate, recover=False, **by)), healthy(kind, name, **by)) > 0.5
+    runs = [quiet(kind(name, rate, recover=True, seed=seed, **by)) for seed in range(5)]
+    assert statistics.median(lost(run, healthy(kind, name, **by)) for run in runs) < 0.15
+    peak, helped = MAKERS[name][1] * rate, 0
+    for run in runs:
+        assert run.scheduler.base_lrs[0] == pytest.approx(peak)
+        assert run.recoveries[0].peak_after == run.recoveries[0].peak_before
+        lowered = [found for found in run.recoveries if found.peak_after != found.peak_before]
+        helped += bool(lowered)
+        assert all(peak / 9.001 < found.peak_after <= found.peak_before / 3 * 1.0001 for found in lowered)
+        if kind is Run and lowered and (at := lowered[0].update) < run.steps // 2:  # later, the decay counts as well
+            # The rate at the alarm, and a third of it once the short ramp is over: no jump, and no second warm-up.
+            before = run.rates[at - 1]
+            assert run.rates[at + 20] == pytest.approx(before / 3, rel=0.1)
+            assert run.rates[at] == pytest.approx(before / 30, rel=0.1)
+    assert helped > len(runs) / 2
+
+
+@pytest.mark.parametrize(("kind", "faults", "said"), [(Run, BAD, "the loss rose from .*"), (Beside, BAD_8, "")])
+def test_to_warn_is_to_change_nothing(kind: Any, faults: dict[int, str], said: str) -> None:
+    straight = quiet(kind("lion", faults=faults, recover=False))
+    run = kind("lion", faults=faults, recover="warn")
+    with pytest.warns(UserWarning, match=f"{said}; recover=True would have restored the weights") as seen:
+        run.train()
+    assert all(one.filename == recovery_runs.__file__ for one in seen)
+    assert run.used() == straight.used()
+    assert same_weights(run, straight)
+    assert {found.restored for found in run.recoveries} == {None}
+
+
+# From the start, before an alarm, if a new low has come since, and after one, in the short ramp.
+RESUMED = [(Run, at, tensor) for at in (1, 100, 300) for tensor in (False, True)]
+RESUMED += [(Beside, 1, False), (Beside, 100, True), (Beside, 160, False), (Beside, 160, True)]
+
+
+@pytest.mark.parametrize(("kind", "at", "tensor"), RESUMED)
+def test_a_resumed_run_equals_the_uninterrupted_one(kind: Any, at: int, tensor: bool) -> None:
+    options: dict[str, Any] = {"name": "lion", "faults": BAD} if kind is Run else {"faults": NAN}
+    options |= {"recover": True, "tensor": tensor}
+    end = 330 if kind is Run else 200
+    straight = kind(**options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        straight.train(at)
+        resumed = straight.resumed(**options)
+        straight.train(end - at)
+        resumed.train(end - at)
+    assert resumed.recoveries == straight.recoveries != []
+    assert resumed.used() == straight.used()[at:]
+    assert same_weights(resumed, straight)
+
+
+@pytest.mark.parametrize(("kind", "name", "faults", "end"), [(Run, "lion", BAD, 330), (Beside, "adamw", NAN, 200)])
+def test_a_copied_run_restores_its_own_weights(kind: Any, name: str, faults: dict[int, str], end: int) -> None:
+    run = kind(name, faults=faults, recover=True).train(100)
+    other = copy.deepcopy(run)
+    assert quiet_to(run, end) == quiet_to(other, end) != []
+    assert same_weights(run, other)
+
+
+@both
+@pytest.mark.parametrize("loop", ["accumulation", "scaler", "compiled model", "compiled step"])
+def test_loops_of_other_kinds(kind: Any, loop: str) -> None:
+    run = kind(recover=True, tensor=loop == "compiled step")
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=loop == "scaler")
+    model = torch.compile(run.model, backend="eager") if loop == "compiled model" else run.model
+    if loop == "compiled step":
+        run.optimizer.step = torch.compile(run.optimizer.step, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for t in range(250):
+            for _ in range(2):
+                x, y = batch(run.data, 32)
+                loss = nn.functional.cross_entropy(model(x * math.nan if t in NAN else x), y)
+                scaler.scale(loss / 2).backward()
+                run.observe(loss.detach())
+            scaler.step(run.optimizer)
+            scaler.update()
+            run.watch()
+            run.optimizer.zero_grad()
+    # A scaler skips the update of a batch that is not finite, so nothing is lost.
+    assert len(run.recoveries) == (loop != "scaler")
+    assert run.tested() < 0.6

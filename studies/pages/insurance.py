@@ -178,7 +178,7 @@ def verdicts_table(data: Path, found: Mapping[str, Group]) -> str:
          f"{more['4,000']}; {more['16,000']}", "10% ahead by two standard errors"],
         ["On unseen tasks, 10% costs at most 0.25% less", _n(found[UNSEEN]),
          more[UNSEEN], "more than that"],
-        ["From 16,000 updates on, an average over 250 updates is as good as one over 5% of the run",
+        ["From 16,000 updates on, with clipping, an average over 250 updates is as good as one over 5% of the run",
          f"{len(shorter)} settings, 1 or 2 seeds", f"{_said(Estimate(tuple(shorter)))} more, worst {max(shorter):.2f}%",
          "0.1% in the mean, or 0.5% in a setting"],
         ["A rate linear in the gap is no better than η(Δ)", settings,

@@ -167,7 +167,7 @@ def peer_costs(rows: Rows, more: Rows, found: Sequence[Judged]) -> Mapping[str, 
     best, finished = {one.setting.cell: one.best for one in found}, peers.finished(rows, more)
 
     def cost(part: str, theirs: Cell, schedule: str, ours: Cell, stored: Rows = rows) -> float:
-        seeds = SEEDS.test if stored is rows else finished
+        seeds = SEEDS.test if stored is rows and schedule != "wsd" else finished  # those that WSD has with both
         mine = rows.losses("cells", ours, DEFAULT, seeds)
         instead = stored.losses(part, theirs, schedule, seeds)
         first = rows.first_loss("cells", ours, DEFAULT, seeds)

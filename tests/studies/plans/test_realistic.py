@@ -55,11 +55,12 @@ def test_the_stored_rows_are_planned() -> None:
 
 def test_shorter_averages_run_at_the_rates_that_were_tuned_for_the_default() -> None:
     rows = Rows.load(Path(__file__).parents[3] / "docs" / "data" / "studies" / "realistic.jsonl")
-    for name, stage in lag.STAGES.items():
-        for run in stage(Rows()):
-            tuned = realistic.best_rate(rows, run.cell.optimizer, int(name), "default")
+    for steps in lag.LENGTHS:
+        for run in lag.runs(steps):
+            tuned = realistic.best_rate(rows, run.cell.optimizer, steps, "default")
             assert run.cell.lr in (tuned, float(f"{3 * tuned:.3g}"))
             config = run_of(run)
-            assert (config.steps, config.clip) == (int(name), 1.0)
-            assert config.schedule.options.get("smoothing", 0.05) <= 0.05
-    assert [len(stage(Rows())) for stage in lag.STAGES.values()] == [24, 8]
+            assert (config.steps, config.clip) == (steps, 1.0)
+            assert 0.0 < config.schedule.options["smoothing"] <= 0.05
+    assert [run_of(run).clip for run in lag.UNCLIPPED] == [0.0, 0.0]
+    assert [len(stage(Rows())) for stage in lag.STAGES.values()] == [24, 8, 2]

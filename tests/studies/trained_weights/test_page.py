@@ -53,7 +53,7 @@ def test_what_the_page_says_of_fine_tuning() -> None:
     assert max(ours) < max(theirs)
     assert (
         f"A longest warm-up of 3% of the run costs {statistics.fmean(ours):.2f}% of the loss in the mean over "
-        f"{len(settings)} settings, and {max(ours):.1f}% at worst; a tenth, the default before, "
+        f"{len(settings)} settings, and {max(ours):.1f}% at worst; a tenth, as before, "
         f"{statistics.fmean(theirs):.2f}% and {max(theirs):.1f}%."
     ) in text_of("evidence.md")
 

@@ -77,13 +77,16 @@ def test_a_trainer_goes_on_for_longer_with_one_warning(kind: type, at: int, tmp_
     assert rates_of(again, "learning_rate") == rates
 
 
+def patient() -> Any:
+    """The recipe, which after four updates would stop, and decays for five first."""
+    return block("DecayThenStop", "transformers")["DecayThenStop"](5, early_stopping_patience=1)
+
+
 OPEN_OR_SHORTER = pytest.mark.parametrize("total", [None, STEPS, STEPS - 2], ids=["open end", "as long", "shorter"])
 
 
 @OPEN_OR_SHORTER
 def test_a_trainer_that_would_stop_decays_first(total: int | None, tmp_path: Path) -> None:
-    decay_then_stop = block("DecayThenStop", "transformers")["DecayThenStop"]
-
     class Planned(for_transformers.Mixed):
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
             self.lr_scheduler = self.lr_scheduler or AdaptiveWarmup(self.optimizer, total, decay="wso", max_warmup=6)
@@ -94,7 +97,7 @@ def test_a_trainer_that_would_stop_decays_first(total: int | None, tmp_path: Pat
             Planned,
             tmp_path,
             restore_callback_states_from_checkpoint=restore,
-            callbacks=[decay_then_stop(5, early_stopping_patience=1)],
+            callbacks=[patient()],
             **STOPS_EARLY,
         )
         trainer.train(resume_from_checkpoint=resume)
@@ -110,11 +113,10 @@ def test_a_trainer_that_would_stop_decays_first(total: int | None, tmp_path: Pat
 
 
 def test_a_trainer_that_decayed_and_stopped_does_so_again(tmp_path: Path) -> None:
-    decay_then_stop = block("DecayThenStop", "transformers")["DecayThenStop"]
     trainer = make_trainer(
         for_transformers.Mixed,
         tmp_path,
-        callbacks=[decay_then_stop(5, early_stopping_patience=1)],
+        callbacks=[patient()],
         **STOPS_EARLY,
     )
     trainer.model_init = for_transformers.make_model  # begins anew, as for each trial of a search
@@ -139,8 +141,22 @@ def fit(folder: Path, *callbacks: Any, epochs: int, resume: Path | str | None = 
     return module
 
 
-def keep_all(folder: Path, **options: Any) -> ModelCheckpoint:
-    return ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=True, **options)
+def keep_all(folder: Path) -> ModelCheckpoint:
+    return ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
+
+
+def would_stop() -> Any:
+    """The recipe, which after two epochs would stop, and decays for five updates first."""
+    decay_then_stop = block("DecayThenStop", "lightning")["DecayThenStop"]
+    return decay_then_stop(5, monitor="train_loss", mode="max", patience=1, min_delta=1e9)
+
+
+# EarlyStopping keeps its count of epochs, so a second run stops earlier.
+@pytest.mark.parametrize(("epochs", "lengths"), [(6, [8 + 5, 4 + 5]), (2, [8])], ids=["decays", "is at its end"])
+def test_lightning_decays_in_each_run_with_the_callback(epochs: int, lengths: list[int], tmp_path: Path) -> None:
+    stopping = would_stop()
+    runs = [fit(tmp_path, stopping, epochs=epochs) for _ in lengths]
+    assert [run.sched.total_steps for run in runs] == [len(run.rates) for run in runs] == lengths
 
 
 @pytest.mark.parametrize("epoch", [0, 2], ids=["in warm-up", "finished"])
@@ -166,8 +182,6 @@ def test_lightning_goes_on_for_longer_with_one_warning(epoch: int, tmp_path: Pat
 @OPEN_OR_SHORTER
 @pytest.mark.filterwarnings("ignore:the trainer will make 24 more updates")
 def test_lightning_that_would_stop_decays_first(total: int | None, tmp_path: Path) -> None:
-    decay_then_stop = block("DecayThenStop", "lightning")["DecayThenStop"]
-
     class Planned(for_lightning.Module):
         def configure_optimizers(self) -> dict[str, Any]:
             twice = total and 2 * total  # of 24 updates
@@ -175,8 +189,7 @@ def test_lightning_that_would_stop_decays_first(total: int | None, tmp_path: Pat
             return {"optimizer": self.opt, "lr_scheduler": scheduler_config(self.sched)}
 
     def rates_from(resume: Path | None = None) -> list[float]:
-        stopping = decay_then_stop(5, monitor="train_loss", mode="max", patience=1, min_delta=1e9)
-        return fit(tmp_path, stopping, keep_all(tmp_path), epochs=6, resume=resume, kind=Planned).rates
+        return fit(tmp_path, would_stop(), keep_all(tmp_path), epochs=6, resume=resume, kind=Planned).rates
 
     rates = rates_from()
     assert len(rates) == 8 + 5
@@ -223,20 +236,6 @@ def test_lightning_counts_its_patience_by_validations_and_keeps_what_has_decayed
     kept = torch.load(best.best_model_path, weights_only=True)
     assert kept["global_step"] == end
     assert all(torch.equal(kept["state_dict"][name], p) for name, p in module.state_dict().items())
-
-
-def test_lightning_decays_in_each_run_with_the_callback(tmp_path: Path) -> None:
-    decay_then_stop = block("DecayThenStop", "lightning")["DecayThenStop"]
-    stopping = decay_then_stop(5, monitor="train_loss", mode="max", patience=1, min_delta=1e9)
-    runs = [fit(tmp_path, stopping, epochs=6) for _ in range(2)]
-    assert [run.sched.total_steps for run in runs] == [8 + 5, 4 + 5]  # EarlyStopping keeps its count of epochs
-    assert [len(run.rates) for run in runs] == [8 + 5, 4 + 5]
-
-
-def test_lightning_that_would_stop_at_the_schedules_end_stops(tmp_path: Path) -> None:
-    decay_then_stop = block("DecayThenStop", "lightning")["DecayThenStop"]
-    stopping = decay_then_stop(5, monitor="train_loss", mode="max", patience=1, min_delta=1e9)
-    assert len(fit(tmp_path, stopping, epochs=2).rates) == 8
 
 
 class Finetuned(pl.LightningModule):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from lightning.pytorch.callbacks import BatchSizeFinder, EarlyStopping, GradientAccumulationScheduler
+from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import Trainer, TrainerCallback
@@ -135,16 +135,6 @@ def test_lightning_fitted_again_for_more_epochs(said: Said, tmp_path: Path) -> N
     trainer.fit_loop.max_epochs = 5
     trainer.fit(module)  # configures a new schedule, over all five
     check(said, module.sched, 20)
-
-
-def test_lightnings_batch_size_finder_changes_the_length(said: Said, tmp_path: Path) -> None:
-    module = Module()
-    finder = BatchSizeFinder(steps_per_trial=1, init_val=2, max_trials=2)
-    make_lightning(tmp_path, finder, max_epochs=3).fit(module)
-    assert module.batch_size > 2
-    plan = module.sched.total_steps
-    assert plan == 3 * 24
-    check(said, module.sched, plan, 3 * 48 // module.batch_size)
 
 
 @pytest.mark.parametrize(("plans", "every"), [((24, 24), (1, 1)), ((12, 12), (1, 1)), ((16, 8), (1, 2))])
@@ -279,8 +269,8 @@ def test_a_callback_that_stops_a_trainer_is_no_fault(event: str, said: Said, tmp
 
 
 @pytest.fixture
-def accelerator(fresh_accelerate: None, request: pytest.FixtureRequest) -> Accelerator:
-    return Accelerator(cpu=True, gradient_accumulation_steps=getattr(request, "param", 1))
+def accelerator(fresh_accelerate: None) -> Accelerator:
+    return Accelerator(cpu=True, gradient_accumulation_steps=2)
 
 
 def loop(accelerator: Accelerator, plan: int | None, **options: Any) -> WarmupScheduler:
@@ -298,16 +288,10 @@ def test_accelerate(plan: int, accelerator: Accelerator, said: Said) -> None:
     assert not said.end
     accelerator.end_training()
     assert sched.last_epoch == RUN
-    assert [f"after {RUN} of total_steps={plan} updates" in text for text in said.end] == [True] * (abs(plan - RUN) > 1)
-
-
-@pytest.mark.parametrize("accelerator", [2, 4], indirect=True)
-def test_accelerate_planned_in_micro_batches(accelerator: Accelerator, said: Said) -> None:
-    times = accelerator.gradient_accumulation_steps
-    loop(accelerator, RUN * times)
-    accelerator.end_training()
-    (text,) = said.end
-    assert f"of total_steps={RUN * times} updates (however many micro-batches and processes each takes)" in text
+    assert len(said.end) == (abs(plan - RUN) > 1)
+    for text in said.end:
+        assert f"after {RUN} of total_steps={plan} updates" in text
+        assert "(however many micro-batches and processes each takes)" in text
 
 
 def test_accelerate_says_it_of_each_schedule_once_and_of_no_open_or_forgotten_one(

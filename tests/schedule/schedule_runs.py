@@ -3,6 +3,7 @@
 import io
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,15 @@ PEAK = 0.01
 def make_optimizer(lr: float | torch.Tensor = PEAK) -> Lion:
     """Its updates change nothing, for there is no gradient; they count all the same."""
     return Lion([nn.Parameter(torch.zeros(4, 4))], lr=lr)
+
+
+every_lr = pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+
+
+def made(tensor: bool = False, total_steps: int | None = 100, **options: Any) -> AdaptiveWarmup:
+    """A schedule of a number, or of a tensor in double precision, whose rates are the same."""
+    lr = torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
+    return AdaptiveWarmup(make_optimizer(lr), total_steps, **options)
 
 
 def falling(start: float = 10.0, end: float = 1.0, pace: float = 30.0) -> Callable[[int], float]:

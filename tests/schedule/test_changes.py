@@ -6,17 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-import torch
-from schedule_runs import PEAK, falling, make_optimizer, run, saved
-
-from autowarm import AdaptiveWarmup
-
-every_lr = pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
-
-
-def made(tensor: bool, total_steps: int | None, **options) -> AdaptiveWarmup:
-    lr = torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
-    return AdaptiveWarmup(make_optimizer(lr), total_steps, **options)
+from schedule_runs import PEAK, every_lr, falling, made, run, saved
 
 
 def lingering(t: int) -> float:

@@ -4,10 +4,9 @@ import math
 import warnings
 
 import pytest
-import torch
-from schedule_runs import PEAK, falling, make_optimizer, run, saved
+from schedule_runs import falling, made, run, saved
 
-from autowarm import AdaptiveWarmup, losses
+from autowarm import losses
 
 T = 100
 
@@ -15,10 +14,6 @@ T = 100
 @pytest.fixture(autouse=True)
 def _as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(losses, "AT_ONCE", ())
-
-
-def made(tensor: bool = False, **options: float) -> AdaptiveWarmup:
-    return AdaptiveWarmup(make_optimizer(torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK), T, **options)
 
 
 def test_everything_comes_four_updates_later_with_a_float_rate_as_with_a_tensor(

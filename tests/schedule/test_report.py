@@ -3,16 +3,9 @@
 import json
 
 import pytest
-import torch
-from schedule_runs import PEAK, falling, make_optimizer, run
+from schedule_runs import PEAK, every_lr, falling, made, make_optimizer, run
 
 from autowarm import AdaptiveWarmup
-
-every_lr = pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
-
-
-def made(tensor: bool, total_steps: int | None = 100, **options) -> AdaptiveWarmup:
-    return AdaptiveWarmup(make_optimizer(torch.tensor(PEAK) if tensor else PEAK), total_steps, **options)
 
 
 @every_lr

@@ -13,14 +13,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .. import rate
 from ..frames import frames_of_ours
 from ..habits import check_names, plain_words
 from ..optim import Lion, Muon, NormSGD, SignSGD
-from ..rate import RateSearch
-from ..rate.restore import Keeper
 from ..schedule import AdaptiveWarmup
-from ..undisturbed import generators, set_generators
 from .lengths import warn_at_end, warn_at_start
 from .metrics import EndOfWarmup, loggable_metrics
 
@@ -33,11 +29,12 @@ try:
         raise ImportError(f"transformers {transformers.__version__} is installed")
     from tqdm.auto import tqdm  # type: ignore[import-untyped]
     from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
-    from transformers.integrations import deactivate_neftune
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     )
+
+    from .transformers_rate import NO_TRAINER, find_rate
 except ImportError as missing:
     raise ImportError(
         f"this plug-in needs transformers {_OLDEST} or later: pip install -U 'autowarm[transformers]' ({missing})"
@@ -46,10 +43,6 @@ except ImportError as missing:
 __all__ = ["AdaptiveWarmupMixin", "WarmupCallback", "WarmupTrainer", "attach", "find_rate", "optimizer_by_name"]
 
 _SHOWN = ("autowarm/phase", "autowarm/share", "autowarm/warmup_end")  # where a trainer prints its logs
-_NO_TRAINER = (
-    "{0} takes a Trainer alone, as in {0}(Trainer(model, args)), got a {1}; for a loop of your own there are "
-    "AdaptiveWarmup(optimizer, total_steps) and autowarm.find_rate(model, optimizer, closure)"
-)
 _OPTIMIZERS = {"muon": Muon, "lion": Lion, "signsgd": SignSGD, "normsgd": NormSGD}
 # Settings of `TrainingArguments` that an `AdaptiveWarmup` replaces, and its corresponding option.
 _REPLACED = {
@@ -300,7 +293,7 @@ def attach(trainer: TrainerT, optim: str | None = None, **warmup: Any) -> Traine
         'Muon'
     """
     if not isinstance(trainer, Trainer):
-        raise TypeError(_NO_TRAINER.format("attach", type(trainer).__name__))
+        raise TypeError(NO_TRAINER.format("attach", type(trainer).__name__))
     kind = type(trainer)
     if isinstance(trainer, AdaptiveWarmupMixin):
         raise ValueError(f"this {kind.__name__} has an adaptive warm-up already")
@@ -376,103 +369,3 @@ def _options_in(text: str | None) -> dict[str, Any]:
         raise ValueError(
             f"optim_args={text!r} must read like the arguments of a call: \"momentum=0.9, method='svd'\""
         ) from None
-
-
-def find_rate(trainer: Trainer, *others: Any, **options: Any) -> RateSearch:
-    """`autowarm.find_rate` for a `Trainer` that has not trained yet.
-
-    The search runs the trainer's own start of training and its ``training_step``, with its precision, accumulation,
-    clipping and processes. Afterwards the model, the random states, the rates of an optimizer that you gave, and what
-    `Trainer` itself keeps are as before. What a subclass counts in its steps is not: the first log of TRL's
-    ``SFTTrainer`` counts the search's tokens, too. A `WarmupTrainer` with ``optim=`` reads the new rate from its
-    ``args`` when it trains; for another trainer, build a new one.
-
-    Args:
-        trainer: any `Trainer`.
-        options: of `autowarm.find_rate`; ``total_steps`` is the trainer's own if not given.
-
-    Raises:
-        ValueError: as for `autowarm.find_rate`.
-
-    Example:
-        >>> import torch
-        >>> from transformers import TrainingArguments
-        >>> from autowarm.integrations.transformers import WarmupTrainer, find_rate
-        >>> class Model(torch.nn.Linear):
-        ...     def forward(self, x, labels=None):
-        ...         y = super().forward(x)
-        ...         return {"loss": (y - x).square().mean(), "logits": y}
-        >>> _ = torch.manual_seed(0)
-        >>> data = [{"x": torch.randn(8)} for _ in range(512)]
-        >>> args = TrainingArguments("/tmp/out", max_steps=100, per_device_train_batch_size=16, report_to="none",
-        ...                          disable_tqdm=True, use_cpu=True, remove_unused_columns=False)
-        >>> trainer = WarmupTrainer(Model(8, 8), args, optim="muon", train_dataset=data)
-        >>> args.learning_rate = find_rate(trainer).suggestion
-    """
-    if others or not isinstance(trainer, Trainer):
-        raise TypeError(_NO_TRAINER.format("find_rate", type(trainer).__name__))
-    finder, model, before = _Finder(trainer, options), trainer.model, generators()
-    assert model is not None
-    names = ("model", "optimizer", "lr_scheduler", "model_wrapped", "is_in_train", "state", "control")
-    kept = {name: getattr(trainer, name) for name in names}
-    keep, given = Keeper(offload=False), getattr(trainer.optimizer, "param_groups", [])
-    rates = [{name: keep(group[name]) for name in ("lr", "initial_lr") if name in group} for group in given]
-    mode = model.training
-    trainer.callback_handler.callbacks.insert(0, finder)  # before callbacks that would announce a run
-    try:
-        trainer.train()
-    except _Found:
-        pass
-    finally:
-        trainer.callback_handler.callbacks.remove(finder)
-        if trainer.neftune_noise_alpha is not None and hasattr(trainer, "neftune_hook_handle"):
-            # The noise in the embeddings, which the trainer removes only at the end of its run.
-            deactivate_neftune(model, trainer.neftune_hook_handle, trainer.accelerator)
-        for name, value in kept.items():
-            setattr(trainer, name, value)
-        trainer._created_lr_scheduler = False
-        # The scheduler that the trainer made has written into the groups, and Accelerate may have made them anew.
-        for group, restored in zip(getattr(trainer.optimizer, "param_groups", []), rates, strict=True):
-            group.pop("initial_lr", None)
-            group.update({name: restore() for name, restore in restored.items()})
-        model.train(mode)
-        set_generators(before)
-    assert finder.found is not None
-    return finder.found
-
-
-class _Found(Exception):
-    """Ends the trainer's run at the point where training would start."""
-
-
-class _Finder(TrainerCallback):
-    """Searches at the point where training would start."""
-
-    def __init__(self, trainer: Trainer, options: dict[str, Any]) -> None:
-        self._trainer, self._options = trainer, options
-        self.found: RateSearch | None = None
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        trainer: Any = self._trainer
-        model, optimizer, loader = trainer.model_wrapped, trainer.optimizer, kwargs["train_dataloader"]
-        batches = iter(loader)
-
-        def next_update() -> tuple[list[Any], Any]:
-            nonlocal batches
-            found = trainer.get_batch_samples(batches, args.gradient_accumulation_steps, args.device)
-            if not found[0]:
-                batches = iter(loader)
-                found = trainer.get_batch_samples(batches, args.gradient_accumulation_steps, args.device)
-            return found
-
-        def closure() -> Tensor:
-            samples, count = next_update()
-            trainer.current_gradient_accumulation_steps = len(samples)
-            # Each loss is the micro-batch's share of the update's loss.
-            losses = [trainer.training_step(model, sample, count).float() for sample in samples]
-            if args.max_grad_norm:
-                trainer.accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm)
-            return torch.stack(losses).sum()
-
-        self.found = rate.find_rate(model, optimizer, closure, **{"total_steps": state.max_steps, **self._options})
-        raise _Found

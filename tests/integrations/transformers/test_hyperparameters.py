@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-import pytest
-from transformers.trainer_utils import HPSearchBackend
 
 from autowarm.integrations.transformers import WarmupTrainer
 
@@ -55,33 +53,6 @@ def test_optuna(tmp_path: Path) -> None:
     assert trained_with(trainer) == tried
     assert len(set(tried)) == 3
     assert all(scheduler.last_epoch == 2 for scheduler in trainer.kept)
-
-
-@pytest.mark.parametrize(
-    ("backend", "optim"),
-    [
-        (HPSearchBackend.OPTUNA, "muon"),
-        (HPSearchBackend.RAY, "muon"),
-        (HPSearchBackend.WANDB, "normsgd"),
-        (HPSearchBackend.WANDB, None),
-    ],
-)
-def test_what_every_backend_does_to_the_arguments(
-    backend: HPSearchBackend, optim: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each of them calls ``train`` with a trial, whose values the trainer writes into its arguments."""
-    trainer = make_trainer(tmp_path, optim)
-    # Outside a search the backends have no name for a trial's folder.
-    monkeypatch.setattr(trainer, "_get_output_dir", lambda trial: str(tmp_path))
-    trainer.hp_search_backend = backend
-    trainer.hp_space = lambda trial: {
-        name: trial.suggest_float(name, 0, 1) for name in ("learning_rate", "weight_decay")
-    }
-    tried = [*zip(RATES[:2], DECAYS[1:], strict=True)]
-    for rate, decay in tried:
-        trial: Any = {"learning_rate": rate, "weight_decay": decay}
-        trainer.train(trial=optuna.trial.FixedTrial(trial) if backend is HPSearchBackend.OPTUNA else trial)
-    assert trained_with(trainer) == tried
 
 
 def test_options_of_the_optimizer_are_read_anew(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from schedule_runs import PEAK, falling, make_optimizer, run
+from schedule_runs import PEAK, every_lr, falling, made, make_optimizer, run
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
@@ -101,9 +101,9 @@ def test_past_the_horizon_the_rate_stays() -> None:
     assert last[0] >= 0.1 * PEAK
 
 
-@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+@every_lr
 def test_several_updates_between_two_calls_count_each(tensor: bool) -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK), 60)
+    scheduler = made(tensor, 60)
     for _ in range(20):
         for _ in range(3):
             scheduler.optimizer.step()
@@ -112,9 +112,9 @@ def test_several_updates_between_two_calls_count_each(tensor: bool) -> None:
     assert float(scheduler.get_last_lr()[0]) < 0.01 * PEAK
 
 
-@pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
+@every_lr
 def test_updates_that_are_not_seen_are_missed_aloud(tensor: bool) -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(torch.tensor(PEAK) if tensor else PEAK), 60)
+    scheduler = made(tensor, 60)
     run(scheduler, falling(), range(5))
     other = make_optimizer()  # swapped in, and the scheduler does not know
     with warnings.catch_warnings():

@@ -5,13 +5,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from schedule_runs import PEAK, falling, saved
+from schedule_runs import PEAK, every_lr, falling, saved
 from torch import nn
 from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, ReduceLROnPlateau
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
-
-every_lr = pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
 
 
 def rate(tensor: bool, lr: float = PEAK) -> float | torch.Tensor:

@@ -1,22 +1,12 @@
 """The average of the loss: it begins from f(x0), covers a share of the run, and is clipped to what can be lost."""
 
-from typing import Any
-
 import pytest
-import torch
-from schedule_runs import PEAK, falling, make_optimizer, run
+from schedule_runs import every_lr, falling, made, run
 
 from autowarm import AdaptiveWarmup
 
 SMOOTHING, MOST = 0.05, 250  # share of T, and updates
 EARLY = falling(start=10.0, end=0.5, pace=20.0)  # down to a tenth after 60 updates
-
-both_rates = pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
-
-
-def schedule(total: int | None, tensor: bool = False, **options: Any) -> AdaptiveWarmup:
-    lr = torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
-    return AdaptiveWarmup(make_optimizer(lr), total, **options)
 
 
 def warmed_up(scheduler: AdaptiveWarmup, first: int = 0) -> list[float]:
@@ -35,10 +25,10 @@ def averaged(losses: list[float], window: float) -> float:
     return keep ** len(later) * first + sum(w * x for w, x in zip(weights, later, strict=True))
 
 
-@both_rates
+@every_lr
 @pytest.mark.parametrize("total", [1, 40, 1_000, 4_000, 16_000, 64_000])
 def test_it_begins_from_the_first_loss_and_covers_a_share_of_the_run(total: int, tensor: bool) -> None:
-    scheduler = schedule(total, tensor, target_loss=-1e6, max_warmup=None)  # neither loss nor clock ends the warm-up
+    scheduler = made(tensor, total, target_loss=-1e6, max_warmup=None)  # neither loss nor clock ends the warm-up
     losses = [EARLY(t) + 0.1 * (-1) ** t for t in range(min(total, 150))]
     run(scheduler, losses.__getitem__, range(len(losses)))
     assert scheduler.metrics()["loss"] == pytest.approx(averaged(losses, min(SMOOTHING * total, MOST)), rel=1e-9)
@@ -47,7 +37,7 @@ def test_it_begins_from_the_first_loss_and_covers_a_share_of_the_run(total: int,
 def test_a_longer_run_never_warms_up_for_fewer_updates() -> None:
     lengths = []
     for total in (1_000, 3_999, 4_000, 4_001, 8_000, 10_000, 10_001, 16_000, 20_000):
-        scheduler = schedule(total)
+        scheduler = made(total_steps=total)
         warmed_up(scheduler)
         assert scheduler.ended_by == "loss"
         assert scheduler.warmup_steps < total // 8

@@ -18,6 +18,7 @@ from ..plans.transfer import EARLIER, FINE_TUNING, SHORTER, with_default
 from ..recovery.alarms import watched_table
 from ..recovery.faults import faults_table
 from ..recovery.objectives import objectives_table
+from ..recovery.veto import veto_table
 from ..regret import CHOICES, CONSTANTS, Judged, bed, excess, judged, mean_and_worst, median
 from ..rows import Cell, Rows
 from ..second_stage import searches, second_stage_table
@@ -46,7 +47,7 @@ def texts(data: Path) -> dict[str, str]:
     main = main_settings(data)
     long = [one for one in main if one.setting.cell.steps >= _SHORT]
     fresh = judged(data, "fresh")
-    names = ("warm-up", "horizon", "fresh", "realistic", "fine-tuning", "faults", "shapes", "objectives",
+    names = ("warm-up", "horizon", "fresh", "realistic", "fine-tuning", "faults", "shapes", "objectives", "veto",
              "peers", "lag", "second-stage")  # fmt: skip
     rows = {name: Rows.load(data / "studies" / f"{name}.jsonl") for name in names}
     insured = insurance.groups(data)
@@ -68,6 +69,7 @@ def texts(data: Path) -> dict[str, str]:
         "false-alarms": watched_table({name: rows[name] for name in names[:4]}),
         "faults-recovered": faults_table(rows["faults"]),
         "objectives": objectives_table(rows["objectives"]),
+        "veto": veto_table(rows["veto"]),
         "find-rate": find_rate_table(data),
         "lag": lag_table(rows["lag"]),
         "second-stage": second_stage_table(rows["second-stage"], searches(data)),

@@ -131,7 +131,8 @@ class LMO(Watched, Saved):
             None for no limit. As under a `GradScaler`, such an update is skipped: no tensor and no momentum changes. A
             gradient whose square is not finite (a norm from 1.8e19 on in single precision and bfloat16) counts as one.
         skip_outliers: skip an update, too, if the norm of all gradients is this many standard deviations above the mean
-            of the last 128; 6.0 is usual. At most one update in ten is skipped so. A state has the norms.
+            of the last 128 and above 16 times their largest, which is at least 31 of them; 6.0 is usual. At most one in
+            ten is skipped. A state has the norms.
         warn_unused: warn once of tensors that ask for a gradient and have none in the first three updates, as they do
             if the model was copied, sharded or given other layers after the optimizer was built. Experts of a mixture
             are not meant, nor groups with False.

@@ -49,7 +49,6 @@ class GroupRates:
     nothing behind. A scheduler beside ours in a `torch.optim.lr_scheduler.ChainedScheduler` multiplies the factor.
 
     A tensor rate is filled in place. Its version counter tells whether it has changed, and only then it is read.
-
     """
 
     others: tuple[int, float, float] | None = None

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 
 class Report:
-    """The part of `AdaptiveWarmup` that users read and that changes nothing. On an accelerator it is four updates old,
-    so that nothing waits.
-    """
+    """What users read of `AdaptiveWarmup`. On an accelerator it is four updates old, so that nothing waits."""
 
     optimizer: Optimizer
     process_group: "torch.distributed.ProcessGroup | None"

@@ -61,8 +61,9 @@ def test_one_far_update_is_skipped_and_counted_and_it_is_off_by_default(make: Ca
     opt, _, moved = a_run(make, sizes, skip_outliers=6.0)
     assert [t for t, made in enumerate(moved) if not made] == [100]
     assert opt.skipped_updates == 1
-    opt, _, moved = a_run(make, sizes)
-    assert all(moved)
+    for limit in (1000.0, None):
+        opt, _, moved = a_run(make, sizes, skip_outliers=limit)
+        assert all(moved)
     assert opt.skipped_updates == 0
 
 
@@ -71,6 +72,7 @@ def test_one_far_update_is_skipped_and_counted_and_it_is_off_by_default(make: Ca
     [
         ([1.0] * 30 + [30.0], []),  # too early to tell
         ([1.0] * 100 + [1.02], []),  # no outlier, though equal gradients have no deviation
+        ([1.0] * 100 + [12.0], []),  # healthy norms have long tails
         ([1.0] * 100 + [30.0] * 40, range(100, 140, 10)),  # at most one in ten, until it is usual
         ([1.0] * 100 + [math.nan] * 2 + [30.0, 1.0, 30.0], [100, 101, 102]),  # NaN is another matter
     ],

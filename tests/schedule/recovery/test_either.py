@@ -32,6 +32,7 @@ both = pytest.mark.parametrize("kind", [Run, Beside], ids=["recover=True", "Spik
 def test_without_an_alarm_a_run_is_bit_identical(kind: Any, name: str) -> None:
     run = kind(name, recover=True).train()
     assert run.recoveries == []
+    assert kind is Run or run.guard.factor == 1.0
     assert run.used() == healthy(kind, name).used()
     assert same_weights(run, healthy(kind, name))
 
@@ -47,15 +48,16 @@ def test_a_rate_that_is_far_too_high_is_lowered(kind: Any, name: str, rate: floa
     peak, helped = MAKERS[name][1] * rate, 0
     for run in runs:
         assert run.scheduler.base_lrs[0] == pytest.approx(peak)
-        assert run.recoveries[0].peak_after == run.recoveries[0].peak_before
+        assert all(found.peak_after == found.peak_before for found in run.recoveries[:1])
         lowered = [found for found in run.recoveries if found.peak_after != found.peak_before]
         helped += bool(lowered)
         assert all(peak / 9.001 < found.peak_after <= found.peak_before / 3 * 1.0001 for found in lowered)
-        if kind is Run and lowered and (at := lowered[0].update) < run.steps // 2:  # later, the decay counts as well
-            # The rate at the alarm, and a third of it once the short ramp is over: no jump, and no second warm-up.
-            before = run.rates[at - 1]
-            assert run.rates[at + 20] == pytest.approx(before / 3, rel=0.1)
-            assert run.rates[at] == pytest.approx(before / 30, rel=0.1)
+        if kind is Run and lowered and (at := lowered[0].update) < 0.4 * run.steps:  # later, the decay counts, too
+            # The rate at the alarm, and a third of it (less, soon after another alarm) once the short ramp is over:
+            # no jump, and no second warm-up.
+            after = run.rates[at - 1] * lowered[0].peak_after / lowered[0].peak_before
+            assert run.rates[at + 20] == pytest.approx(after, rel=0.1)
+            assert run.rates[at] == pytest.approx(after / 10, rel=0.1)
     assert helped > len(runs) / 2
 
 
@@ -68,7 +70,9 @@ def test_to_warn_is_to_change_nothing(kind: Any, faults: dict[int, str], said: s
     assert all(one.filename == recovery_runs.__file__ for one in seen)
     assert run.used() == straight.used()
     assert same_weights(run, straight)
-    assert {found.restored for found in run.recoveries} == {None}
+    assert [found.restored for found in run.recoveries] == [None] * sum(
+        "recover=True" in str(one.message) for one in seen
+    )
 
 
 # From the start, before an alarm, if a new low has come since, and after one, in the short ramp.

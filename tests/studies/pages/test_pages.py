@@ -49,7 +49,7 @@ def test_pages_and_figures_are_written_together(
 ) -> None:
     monkeypatch.setattr(write, "curve_of", lambda run: [(0.1, 3.0), (1.0, 2.0)])  # instead of five runs
     monkeypatch.setattr(which_rate, "_SHOWN", [("mlp", "muon", "a"), ("mlp", "lion", "b")])
-    monkeypatch.setattr(write, "losses_of", lambda run: [4.0] * 500 + [700.0] + [5.0] * 499)
+    monkeypatch.setattr(write, "losses_of", lambda run: ([4.0] * 500 + [700.0] + [5.0] * 499, [[518, 487]]))
     (tmp_path / "docs" / "data" / "tables").mkdir(parents=True)
     for stored_rows in ("studies", "find-rate"):
         (tmp_path / "docs" / "data" / stored_rows).symlink_to(DATA / stored_rows)

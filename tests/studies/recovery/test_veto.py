@@ -15,15 +15,14 @@ def test_the_stored_rows_are_those_of_the_plan_and_show_what_the_page_says() -> 
     assert all(run.planned in rows for run in plan())
     table = list(csv.reader(io.StringIO(veto_table(rows))))[1:]
     bad = {optimizer: [float(x) for x in cells] for what, optimizer, *cells in table if what == "bad batch"}
-    assert {optimizer: cells[0] for optimizer, cells in bad.items()} == {
-        "muon": 1.9,
-        "lion": 4.7,
-        "normsgd": 4.9,
-        "adamw": 1.5,
-    }
-    assert all(worst <= 0.2 for _, _, _, worst, _ in bad.values())
-    assert all(float(cells[-1]) == 0.0 for what, _, *cells in table if what == "none")  # no false alarm
+    costs = {optimizer: cells[0] for optimizer, cells in bad.items()}
+    assert all(with_it <= 0.5 for _, _, with_it, _, _ in bad.values())  # the criterion, written before the runs
+    most = max(worst for _, _, _, worst, _ in bad.values())
+    healthy = [float(cells[-1]) for what, _, *cells in table if what.startswith("none")]
+    assert max(healthy) == 0.0
     page = " ".join((DOCS / "optimizers.md").read_text(encoding="utf-8").split())
-    assert "costs Muon 1.9%, Lion 4.7%, normSGD 4.9% and AdamW 1.5% of the progress, and at most 0.2% with it" in page
-    healthy = [float(cells[-1]) for what, _, *cells in table if "4,000" in what]
-    assert f"Healthy runs of 4,000 updates lost up to {max(healthy):.0f} to it." in page
+    assert (
+        f"costs {costs['adamw']}% (AdamW) to {costs['normsgd']}% (normSGD) of the progress, and at most {most}% with "
+        "it. No update of 20 healthy runs of 4,000 was skipped"
+    ) in page
+    assert (min(costs.values()), max(costs.values())) == (costs["adamw"], costs["normsgd"])

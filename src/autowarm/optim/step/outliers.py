@@ -16,12 +16,13 @@ _WINDOW = 128  # how many norms are remembered
 _LEAST = 64  # before so many nothing is an outlier
 _EVERY = 10  # at most one update in so many is skipped, so that a change for good does not starve the run
 _SPREAD = 0.01  # the least standard deviation, as a share of the mean: equal gradients have none
+_TIMES = 16  # norms have long tails: of 4,000 in a healthy run up to 30 exceed six deviations, and none exceeds this
 
 
 class Outliers:
-    """Judges gradients by their norm: whether it is so many standard deviations above the mean of the last 128.
+    """Judges gradients by their norm, against those of the last 128 updates that were not skipped.
 
-    Norms of updates that are skipped are not remembered.
+    An outlier is ``limit`` standard deviations above their mean, and above sixteen times the largest of them.
     """
 
     def __init__(self, limit: float | None) -> None:
@@ -48,7 +49,7 @@ class Outliers:
         mean = norms.sum() / count
         variance = (norms.square().sum() / count - mean.square()).clamp(min=0)
         bound = mean + limit * torch.maximum(variance.sqrt(), _SPREAD * mean)
-        usual = (norm <= bound) | (number < _LEAST) | (since < _EVERY - 1)
+        usual = (norm <= torch.maximum(bound, _TIMES * norms.max())) | (number < _LEAST) | (since < _EVERY - 1)
         made = usual if finite is True else usual & finite
         with_it = torch.cat([norms[1:], norm, (number + 1).clamp(max=_WINDOW)[None], since[None] + 1])
         without = torch.cat([seen[:-1], torch.zeros_like(norm)])

@@ -41,10 +41,10 @@ class SpikeGuard:
             without an end, which counts as one of 4000.
         recover: True, or "warn" to warn only.
         model: whose buffers (and parameters that the optimizer does not hold) are restored too.
-        veto: skip an update whose gradient norm is so many standard deviations above the mean of the last 128, or not
-            finite: the gradients are set to None, at which PyTorch's optimizers change no tensor and no state. At most
-            one in ten. It reads the norm before each update, so an accelerator is waited for. Not for an optimizer that
-            takes a closure, or beside a GradScaler; ours have ``skip_outliers``.
+        veto: skip an update whose gradient norm is so many standard deviations above the mean of the last 128 and 16
+            times their largest, or not finite: the gradients are set to None, at which PyTorch's optimizers change no
+            tensor and no state. At most one in ten. An accelerator is waited for before each update. Not for an
+            optimizer that takes a closure, or beside a GradScaler; ours have ``skip_outliers``.
         process_group: the ranks that share the run, as for `AdaptiveWarmup`. All of them must call `step` as often.
 
     Attributes:

@@ -112,6 +112,7 @@ WRONG: list[tuple[list[str] | str, str]] = [  # words, or a line of them
     (["calibrate"], "give one of shapes and kappa, got none"),
     ("calibrate --shapes 3x3 --kappa 5", "got shapes and kappa"),
     ("calibrate gpt2 --kappa 5", "'gpt2' belongs to no option"),
+    ("calibrate --model gpt2", "unknown option --model, given 'gpt2'; did you mean 'shapes'?"),
     ("calibrate --first_loss 2 --shapes 3", 'write a shape as 768x3072, or as 12*768x768 for twelve; got "3"'),
     ("calibrate --first_loss 2 --shapes 0x4", 'got "0x4"'),
     ("calibrate --kappa 5", "give --first_loss"),

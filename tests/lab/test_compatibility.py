@@ -13,7 +13,6 @@ from autowarm.lab.analysis.results import SCHEMA as RESULTS_SCHEMA
 from autowarm.lab.analysis.results import read_results
 from autowarm.lab.commands import main
 from autowarm.lab.config import LabError
-from autowarm.lab.data.shards import read_manifest
 from autowarm.lab.folders import claim
 from autowarm.lab.training.checkpoint import SCHEMA, Checkpoints
 from autowarm.schedule.state import STATE_VERSION
@@ -87,13 +86,6 @@ def test_a_later_schema_is_named_and_not_read(tmp_path: Path, samples: Any) -> N
     later = STATE_VERSION + 1
     with pytest.raises(ValueError, match=f"state has version {later}, and this autowarm reads version"):
         scheduler.load_state_dict({**scheduler.state_dict(), "version": later})
-
-
-def test_a_manifest_of_shards_without_a_schema_is_refused(tmp_path: Path) -> None:
-    manifest = {"complete": True, "shards": [], "tokenizer": {"vocab_size": 9}, "tokens": 0, "documents": 0}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(LabError, match=r"is damaged \(it has no schema\): delete the folder and make it again"):
-        read_manifest(tmp_path)
 
 
 def test_a_checkpoint_says_its_schema_run_and_step(samples: Any, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_train_makes_one_run_and_prints_where(
     ("words", "message"),
     [
         (["--schedule.sigma_f2", "-1"], "schedule: sigma_f2 must be positive and finite, got -1.0"),
-        (["--schedule.target_loss", "99"], "is not above the target loss f* = 99"),
+        (["--schedule.target_loss", "99"], "autowarm: schedule: the first loss f(x0) = "),
         (["--optimizer.weight_decay", "-1"], "weight_decay must not be negative, got -1.0"),
         (["--schedule.options", "{warmup_shape: x}"], "has no warmup_shape"),
         (["--schedule.options", "{max_warmup: 7.5}"], "max_warmup"),
@@ -83,15 +83,6 @@ def test_the_speed_of_a_small_task_counts_no_examples(tmp_path: Path, capsys: py
     assert main(words) == 0
     assert "examples/s" not in capsys.readouterr().out
     assert json.loads((tmp_path / "result.json").read_text())["tokens_per_second"] is None
-
-
-def test_a_file_in_place_of_the_folder_is_named(
-    corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "taken").write_text("")
-    words = ["train", *TINY, "--data.corpus", str(corpus_folder), "--out", str(tmp_path / "taken")]
-    assert main(words) == 1
-    assert "taken is a file, and a folder is needed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", list(presets("train")))

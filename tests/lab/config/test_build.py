@@ -9,7 +9,6 @@ from autowarm.lab.commands import main
 from autowarm.lab.config import (
     CompareConfig,
     FigureConfig,
-    LabError,
     RunConfig,
     SweepConfig,
     UsageError,
@@ -38,9 +37,9 @@ def test_overrides_win_over_the_preset_and_the_preset_over_the_defaults() -> Non
                                                if not name.endswith("base")])  # fmt: skip
 def test_every_preset_is_valid(command: str, name: str) -> None:
     config = parse(["--config", name], CONFIGS[command], command, "")
-    match config:
-        case CompareConfig() | SweepConfig():
-            assert config.points()
+    if isinstance(config, CompareConfig | SweepConfig):
+        names = [point.name for point in config.points()]
+        assert len(set(names)) == len(names) > 1
 
 
 def test_presets_are_those_of_their_command() -> None:
@@ -187,8 +186,3 @@ def test_help_says_which_words_a_command_takes() -> None:
         assert text.startswith(f"usage: autowarm data {usage} [")
         assert f"folder for the shards (text, default: {out})" in text
     assert main(["data", "check", "--help"]) == 0
-
-
-def test_a_key_that_is_no_mapping_is_refused() -> None:
-    with pytest.raises(LabError, match=r"x: 'model' is a group of options and must hold keys and values, got 3"):
-        build(RunConfig, {"model": 3}, "x")

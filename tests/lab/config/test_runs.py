@@ -1,22 +1,32 @@
+from typing import Any
+
 import pytest
 
-from autowarm.lab.config import OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.config import LabError, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.config.build import build
 
 
 @pytest.mark.parametrize(
-    ("schedule", "message"),
+    ("values", "message"),
     [
-        (ScheduleConfig(kind="paper"), r"needs schedule\.target_loss"),
-        (ScheduleConfig(kind="linear"), "from 0 to steps − 1 = 9, got None"),
-        (ScheduleConfig(kind="linear", warmup_steps=10), "from 0 to steps − 1 = 9, got 10"),
-        (ScheduleConfig(kind="linear", warmup_steps=-1), "from 0 to steps − 1 = 9, got -1"),
-        (ScheduleConfig(kind="adaptive", warmup_steps=10), "belongs to kind linear"),
-        (ScheduleConfig(kind="wsd", div=1.0), "div must be above 1"),
+        ({"model": 3}, "cells.x: 'model' is a group of options and must hold keys and values, got 3"),
+        ({"model.widht": 1}, "cells.x: unknown key 'model.widht'; did you mean 'model.width'?"),
+        ({"optimizer.name": "moun"}, "unknown 'moun'; did you mean 'muon'?"),
+        ({"steps": "many"}, "cells.x: steps: expected a whole number, got 'many'"),
+        ({"optimizer.lr": "fast"}, "cells.x: optimizer.lr: expected a number, got 'fast'"),
+        ({"steps": 0}, "cells.x: steps must be at least 1, got 0"),
+        ({"schedule.kind": "paper"}, "needs schedule.target_loss"),
+        ({"schedule.kind": "linear"}, "from 0 to steps − 1 = 9, got None"),
+        ({"schedule.kind": "linear", "schedule.warmup_steps": 10}, "from 0 to steps − 1 = 9, got 10"),
+        ({"schedule.kind": "linear", "schedule.warmup_steps": -1}, "from 0 to steps − 1 = 9, got -1"),
+        ({"schedule.kind": "adaptive", "schedule.warmup_steps": 10}, "belongs to kind linear"),
+        ({"schedule.kind": "wsd", "schedule.div": 1.0}, "div must be above 1"),
     ],
 )
-def test_a_schedule_is_held_to_what_its_kind_needs(schedule: ScheduleConfig, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        RunConfig(steps=10, schedule=schedule)
+def test_what_does_not_suit_is_named(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(LabError) as raised:
+        build(RunConfig, {"steps": 10, **values}, "cells.x")
+    assert message in str(raised.value)
 
 
 def test_a_run_has_a_label_that_tells_ramps_apart() -> None:

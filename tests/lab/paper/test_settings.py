@@ -146,19 +146,13 @@ def test_the_loss_sets_the_next_updates_rate(run: RunConfig, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", [*SWEEPS, *BENCHMARK, *TRAIN, *LARGER, "paper/smoothness"])
-def test_a_preset_of_paper_scale_names_the_papers_data(name: str) -> None:
+def test_a_preset_of_paper_scale_has_the_papers_data_fits_80_gb_and_is_compiled(name: str) -> None:
     for run, *_ in runs_of(name):
+        assert run.engine.eval_every > 0
         if run.model.sees_images:
             assert run.data.images == "hfds/ILSVRC/imagenet-1k"
         else:
             assert run.data.corpus == "data/fineweb"
-
-
-@pytest.mark.parametrize("name", [*SWEEPS, *BENCHMARK, *TRAIN, *LARGER, "paper/smoothness"])
-def test_a_preset_of_paper_scale_fits_80_gb_and_is_compiled(name: str) -> None:
-    for run, *_ in runs_of(name):
-        assert run.engine.eval_every > 0
-        if not run.model.sees_images:
             assert 1.2 * sum(memory(run).values()) < 80e9  # measured over arithmetic, see `memory`
             assert forecast(run, 989e12).total > 0
             assert run.engine.compile == (name != "paper/smoothness")  # a probe is to see plain arithmetic

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -6,7 +7,7 @@ import torch
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.lab.config import LabError, ScheduleConfig
 from autowarm.lab.registry import SCHEDULES
-from autowarm.lab.training.schedules import advance, hand_set, make_scheduler, warmup_length
+from autowarm.lab.training.schedules import hand_set, make_scheduler, warmup_length
 
 STEPS = 50
 
@@ -20,7 +21,7 @@ def rates(schedule: ScheduleConfig, steps: int = STEPS) -> list[float]:
     for step in range(steps):
         optimizer.step()
         found.append(optimizer.param_groups[0]["lr"])
-        advance(scheduler, SCHEDULES[schedule.kind].watches, torch.tensor(100.0 / (1 + step)))
+        scheduler.step(*[torch.tensor(100.0 / (1 + step))] * SCHEDULES[schedule.kind].watches)
     return found
 
 
@@ -96,14 +97,7 @@ def test_the_length_of_a_warm_up_is_what_was_made_of_it() -> None:
     assert warmup_length(ScheduleConfig("greedy"), None, 5) == 0
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        ScheduleConfig(options={"max_warmup": -1.0}),
-        ScheduleConfig(options={"candidtes": 9}),
-        ScheduleConfig("paper", target_loss=200.0),
-    ],
-)
-def test_what_a_schedule_objects_to_is_one_line(schedule: ScheduleConfig) -> None:
+@pytest.mark.parametrize("options", [{"max_warmup": -1.0}, {"candidtes": 9}])
+def test_what_a_schedule_objects_to_is_one_line(options: dict[str, Any]) -> None:
     with pytest.raises(LabError, match="^schedule: "):
-        rates(schedule)
+        rates(ScheduleConfig(options=options))

@@ -1,11 +1,8 @@
-"""Computes the schedule before any training, from shapes and a guess at two losses.
-
-- `calibrate`: the numbers and the plots.      - `models`: a model's matrices, without memory for its weights.
-"""
+"""Computes the schedule before any training, from shapes and two losses, in `calibrate`: the numbers and the plots."""
 
 import re
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from ..config import LabError, require
 from ..registry import WITH_NORM, check, described
@@ -14,20 +11,17 @@ from ..registry import WITH_NORM, check, described
 @described
 @dataclass(frozen=True)
 class CalibrateConfig:
-    """Inputs of the calibration: a model's shapes, the optimizer's norm, two losses and the peak rate.
+    """Inputs of the calibration: the matrices' shapes, the optimizer's norm, two losses and the peak rate.
 
     Args:
-        model: a transformers model, as a name in the local cache, a folder, a config.json, or a type such as gpt2 (in
-            its default size); timm:NAME; or a preset or YAML file of this lab, for its model.
-        shapes: the matrices, instead of a model: "50304x768, 12*2304x768" means one matrix of the first shape and
-            twelve of the second.
+        shapes: the trained matrices: "50304x768, 12*2304x768" means one matrix of the first shape and twelve of the
+            second.
         optimizer: $with_norm.
         geometry: the name of the norm, for any other optimizer.
-        options: further keyword arguments of the optimizer's `from_model`, for example {blocks: {qkv: 3}}.
-        kappa: κ, instead of a model.
+        kappa: κ, instead of the shapes; `autowarm train --dry-run` prints that of a run.
         lr: the peak rate.
         div: the first update's rate is lr/div; 10 is the default of `AdaptiveWarmup`, 100 the paper's.
-        first_loss: f(x0); null guesses ln(number of outputs), the loss of a uniform prediction.
+        first_loss: f(x0); ln(number of outputs) is the loss of a uniform prediction.
         target_loss: f*; null guesses 0.3·f(x0).
         sigma_f2: σ_F².
         target: the hand-set schedule that η(Δ) is fitted to, warm-up and decay: linear or cosine, then cosine, linear,
@@ -36,11 +30,9 @@ class CalibrateConfig:
         out: folder for the plots and calibration.json.
     """
 
-    model: str = ""
     shapes: str = ""
     optimizer: str = "muon"
     geometry: Literal["spectral", "sign", "frobenius", "rows", "columns"] | None = None
-    options: dict[str, Any] = field(default_factory=dict)
     kappa: float | None = None
     lr: float = 1e-3
     div: float = 10.0
@@ -53,9 +45,9 @@ class CalibrateConfig:
 
     def __post_init__(self) -> None:
         check("optimizer", self.optimizer, WITH_NORM)
-        given = [name for name in ("model", "shapes", "kappa") if getattr(self, name) not in ("", None)]
-        require(len(given) == 1, f"give one of model, shapes and kappa, got {' and '.join(given) or 'none'}")
-        require(not self.options or self.model != "", "options belong to a model: shapes and kappa need none")
+        given = [name for name in ("shapes", "kappa") if getattr(self, name) not in ("", None)]
+        require(len(given) == 1, f"give one of shapes and kappa, got {' and '.join(given) or 'none'}")
+        require(self.first_loss is not None, "give --first_loss, f(x0): ln(number of outputs) for an untrained model")
         if self.shapes:
             read_shapes(self.shapes)  # report a mistake before importing anything slow
 

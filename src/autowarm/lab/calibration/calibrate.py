@@ -16,17 +16,14 @@ from rich.table import Table
 from torch import nn
 
 from autowarm.geometry import total_kappa
-from autowarm.optim import geometry_of, kappa_of
 from autowarm.plotting import BLUE, GREEN, GREY, ORANGE, styled
 from autowarm.schedule import Profile, objective
 from autowarm.schedule.shapes import decay_shape, warmup_shape
 
-from ..config import OptimizerConfig, UsageError
+from ..config import UsageError
 from ..errors import as_usage_error
-from ..registry import OPTIMIZERS, OURS
-from ..training.optimizers import make_optimizer
+from ..registry import OPTIMIZERS
 from . import CalibrateConfig, read_shapes
-from .models import on_meta, outputs
 
 # The guess of f*/f(x0) if f* is not given. For the paper's set-up it gives 3.3, the authors' value.
 _GUESSED_SHARE = 0.3
@@ -49,11 +46,6 @@ class Calibration:
     minima: tuple[float, ...]  # Δ' of each local minimum of the objective, lowest minimum first
 
     @property
-    def guessed(self) -> list[str]:
-        """The names of the losses that were guessed, because they were not given."""
-        return [name for name in ("first_loss", "target_loss") if getattr(self.config, name) is None]
-
-    @property
     def switch_loss(self) -> float:
         """The loss f* + Δ' below which warm-up ends."""
         return self.target_loss + self.profile.peak_gap
@@ -66,18 +58,14 @@ class Calibration:
     def to_json(self) -> dict[str, Any]:
         """Return the numbers as plain values."""
         of_profile = {name: getattr(self.profile, name) for name in ("gap0", "peak_gap", "K0", "K1", "K_rho")}
-        ours = ("kappa", "first_loss", "target_loss", "guessed", "switch_loss", "minima")
+        ours = ("kappa", "first_loss", "target_loss", "switch_loss", "minima")
         return {"config": asdict(self.config), **{name: getattr(self, name) for name in ours}, **of_profile}
 
 
 def calibration(config: CalibrateConfig) -> Calibration:
     """Calibrate as `AdaptiveWarmup` would at its first loss."""
-    kappa, matrices, classes = _measure(config)
-    first = config.first_loss
-    if first is None:
-        if classes is None:
-            raise UsageError("the first loss cannot be guessed without a model's output layer: give --first_loss")
-        first = math.log(classes)
+    kappa, matrices = _measure(config)
+    first = float(config.first_loss or 0.0)
     fstar = _GUESSED_SHARE * first if config.target_loss is None else config.target_loss
     gap0 = first - fstar
     if not gap0 > 0:
@@ -95,27 +83,13 @@ def calibration(config: CalibrateConfig) -> Calibration:
     return Calibration(config, kappa, matrices, first, fstar, profile, candidates, values, minima)
 
 
-def _measure(config: CalibrateConfig) -> tuple[float, tuple[int, int] | None, int | None]:
-    """Return κ, (matrices, their entries) and, for a model, its number of outputs. Nothing is allocated."""
+def _measure(config: CalibrateConfig) -> tuple[float, tuple[int, int] | None]:
+    """Return κ and (matrices, their entries), if their shapes are given. Nothing is allocated."""
     if config.kappa is not None:
-        return config.kappa, None, None
-    geometry = config.geometry or OPTIMIZERS[config.optimizer].norm
-    if config.shapes:
-        bare = [nn.Parameter(torch.empty(shape, device="meta")) for shape in read_shapes(config.shapes)]
-        return total_kappa(bare, geometry), _size(bare), None
-    model = on_meta(config.model)
-    if config.geometry or config.optimizer not in OURS:
-        params = [p for p in model.parameters() if p.requires_grad]
-        return total_kappa(params, geometry), _size(params), outputs(model)
-    with torch.device("meta"):
-        optimizer = make_optimizer(model, OptimizerConfig(config.optimizer, config.lr, 0.0, config.options))
-    params = [p for group in optimizer.param_groups for p in group["params"]]
-    return kappa_of(optimizer, geometry_of(optimizer)), _size(params), outputs(model)
-
-
-def _size(params: list[nn.Parameter]) -> tuple[int, int]:
-    matrices = [p for p in params if p.ndim >= 2]
-    return len(matrices), sum(p.numel() for p in matrices)
+        return config.kappa, None
+    bare = [nn.Parameter(torch.empty(shape, device="meta")) for shape in read_shapes(config.shapes)]
+    kappa = total_kappa(bare, config.geometry or OPTIMIZERS[config.optimizer].norm)
+    return kappa, (len(bare), sum(p.numel() for p in bare))
 
 
 def table(found: Calibration) -> Table:
@@ -129,12 +103,9 @@ def table(found: Calibration) -> Table:
     geometry = config.geometry or f"{config.optimizer} ({OPTIMIZERS[config.optimizer].norm})"
     count = "given" if found.matrices is None else f"{found.matrices[0]} matrices, {found.matrices[1]:,} weights"
     rows.add_row("κ", f"{found.kappa:,.6g}" if found.kappa < 1e6 else f"{found.kappa:,.0f}", f"{geometry}: {count}")
-    for symbol, name, guess in (
-        ("f(x0)", "first_loss", "a guess: uniform prediction"),
-        ("f*", "target_loss", f"a guess: {_GUESSED_SHARE}·f(x0)"),
-    ):
-        note = f"{guess}; --{name} sets it" if name in found.guessed else "given"
-        rows.add_row(symbol, f"{getattr(found, name):.4g}", note)
+    rows.add_row("f(x0)", f"{found.first_loss:.4g}", "given")
+    guess = f"a guess: {_GUESSED_SHARE}·f(x0); --target_loss sets it"
+    rows.add_row("f*", f"{found.target_loss:.4g}", guess if config.target_loss is None else "given")
     rows.add_row("Δ0", f"{p.gap0:.4g}", "f(x0) − f*, the first gap")
     rows.add_row("σ", f"{found.width:.3g}", f"σ_F/√κ, the width of the weight; σ_F² = {config.sigma_f2:g}")
     how = "given" if config.peak_gap is not None else "minimises the objective"

@@ -20,7 +20,7 @@ from ..training.stopping import Interrupted
 COMMANDS = {
     "compare": "compare adaptive with hand-set warm-ups, on the lab's task or your own (--task FILE.py:NAME)",
     "train": "train one run, in its own folder, on the lab's task or your own",
-    "calibrate": "MODEL: show the schedule before any training: κ, Δ', the loss at which the warm-up ends, plots",
+    "calibrate": "show the schedule before any training: κ, Δ', the loss at which the warm-up ends, plots",
     "plan": "--steps T --lr LR: show the rates of a run before you make it",
     "replay": "FILE…: show where the warm-up of your past runs would have ended, from their logs",
     "find-rate": "suggest a peak rate by a range test, on the lab's task or your own",

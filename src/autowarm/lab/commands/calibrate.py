@@ -10,7 +10,7 @@ def run(argv: list[str]) -> int:
     from ..calibration import CalibrateConfig
 
     about = "Show the schedule before any training: κ, Δ', K0, K1, K2 and the loss at which the warm-up ends."
-    config = parse(argv, CalibrateConfig, "calibrate", about, positional="model")
+    config = parse(argv, CalibrateConfig, "calibrate", about, instead={"model": "shapes"})
 
     from rich.console import Console
 

@@ -317,6 +317,13 @@ class RunConfig:
         return self.task is not None and "@" in self.task
 
     @property
+    def cell(self) -> dict[str, Any]:
+        """The settings, beside the task, that two runs must share to be compared: all but schedule and seed."""
+        model, size = (self.model.label, self.batch_size) if self.task is None else ("", None)
+        return {"model": model, "optimizer": self.optimizer.name, "batch_size": size, "steps": self.steps,
+                "lr": self.optimizer.lr}  # fmt: skip
+
+    @property
     def label(self) -> str:
         """A short name of the run, for folders and displays."""
         name = re.sub(r"[^\w.=+-]", "_", self.optimizer.name)  # a user's may have any characters

@@ -27,7 +27,7 @@ from ..analysis.summary import Summary
 from ..config import CompareConfig, LabError, Plan, Point, RunConfig, Where
 from ..files import read_object, write_json
 from ..folders import locked
-from ..tasks import Source, loads_of, make_task
+from ..tasks import Source, make_task
 from ..training.metrics import identity, read_result, run_id
 from .display import Display
 from .pool import Job, OnRow, called, run_jobs
@@ -75,10 +75,11 @@ def plan(points: Iterable[Point], store: Path, own: Source | None = None) -> lis
     """Return the runs with their ids and folders. This also prepares the text or images that they need."""
     planned = []
     for point in points:
-        source: dict[str, Any] = (
-            _source(point.run) if own is None else {"name": own.name, "sha256": own.sha256, "own": True}
-        )
-        loads, key = loads_of(point.run), run_id(identity(point.run, source["sha256"]))
+        if own is None:
+            source, loads = _source(point.run)
+        else:
+            source, loads = {"name": own.name, "sha256": own.sha256, "own": True}, ()
+        key = run_id(identity(point.run, source["sha256"]))
         planned.append(Planned(point, key, store / f"{point.run.label}-{key}", own, source, loads))
     return planned
 
@@ -175,14 +176,15 @@ def write_manifest(out: Path, about: str, planned: Sequence[Planned]) -> list[st
     return [name for name, found in here.items() if before.get(name, found) != found]
 
 
-_SOURCES: dict[tuple[Any, ...], dict[str, Any]] = {}
+_SOURCES: dict[tuple[Any, ...], tuple[dict[str, Any], tuple[str, ...]]] = {}
 
 
-def _source(run: RunConfig) -> dict[str, Any]:
-    """Return the name and checksum of the run's data, and its tokens if it is text; prepare the data if needed."""
-    key = run.task, run.data, run.model.name, run.model.vocab_size
+def _source(run: RunConfig) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return name, checksum and, of text, tokens of the run's data, which are prepared, and what its task `loads`."""
+    key = run.task, run.data, run.model.name, run.model.vocab_size, run.model.experts > 0
     if key not in _SOURCES:
         task = make_task(run)
         tokens = getattr(getattr(task.made, "data", None), "tokens", None)
-        _SOURCES[key] = {"name": task.name, "sha256": task.sha256, **({} if tokens is None else {"tokens": tokens})}
+        about = {"name": task.name, "sha256": task.sha256, **({} if tokens is None else {"tokens": tokens})}
+        _SOURCES[key] = about, getattr(task.made, "loads", ())
     return _SOURCES[key]

@@ -135,13 +135,6 @@ def make_task(config: RunConfig, own: Source | None = None) -> "Task":
     return Task(made, config, made.data.name, made.data.sha256)
 
 
-def loads_of(config: RunConfig) -> tuple[str, ...]:
-    """Modules that the run's task imports late, because they are slow: a fork may have them loaded."""
-    kind = "mixtral" if config.model.experts else "llama"
-    slow = "timm" if config.model.sees_images else f"transformers.models.{kind}.modeling_{kind}"
-    return (slow,) if config.task is None else ()
-
-
 class Task:
     """A task in one run, as the training loop asks for it.
 

@@ -17,6 +17,8 @@ class Language:
 
     def __init__(self, config: RunConfig) -> None:
         self.config, self.per_example = config, config.model.seq_len
+        kind = "mixtral" if config.model.experts else "llama"
+        self.loads = (f"transformers.models.{kind}.modeling_{kind}",)  # imported late, because slow: a fork may have it
         self.data = prepare(config.data, config.model.vocab_size)
 
     def model(self) -> nn.Module:
@@ -46,6 +48,7 @@ class Classification:
     """Classification of images."""
 
     first_bounds = True
+    loads = ("timm",)
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config

@@ -55,7 +55,7 @@ from .content import attributes, warn_of_changed
 from .metrics import MetricsLog, OnStep, Progress, copy_metrics, finite, identity, read_metrics, run_id
 from .optimizers import evaluating, unchanged
 from .parallel import Ranks, joined
-from .schedules import advance, load_state, lower, make_scheduler, recovers, warmup_length
+from .schedules import lower, make_scheduler, recovers, warmup_length
 from .setup import Setup, precision_of
 from .stopping import Interrupted, Stop
 
@@ -143,7 +143,8 @@ class _Run:
         # The result needs the training losses of all steps, so use no checkpoint that is newer than the intact metrics.
         last = len(read_metrics(folder))
         if (saved := self.checkpoints.load(self.model, self.optimizer, last, start)) is not None:
-            load_state(self.scheduler, saved["scheduler"])
+            with as_usage_error("schedule: "):
+                self.scheduler.load_state_dict(saved["scheduler"])
             if "copy" in saved and self.guard is not None:
                 self.guard.adopt(*saved["copy"])
             self.progress = Progress(**saved["progress"])
@@ -184,7 +185,7 @@ class _Run:
         keeps = engine.keep_weights and not (broken and not self._go_back())
         result = {
             "id": self.name,
-            "cell": cell(config, self.task.name),
+            "cell": {"task": self.task.name, **config.cell},
             "optimizer": config.optimizer.name,
             "schedule": config.schedule.kind,
             "warmup_steps": warmup_length(config.schedule, self.scheduler, progress.step),
@@ -313,7 +314,8 @@ class _Run:
                 norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
             self.optimizer.step()
         rate = float(self.optimizer.param_groups[0]["lr"])
-        advance(self.scheduler, self.watches, loss.detach())
+        with as_usage_error("schedule: "):
+            self.scheduler.step(*((loss.detach(),) if self.watches else ()))
         self.optimizer.zero_grad()
         return loss.detach(), norm, rate
 
@@ -374,15 +376,3 @@ class _Run:
     def _note_warnings(self) -> None:
         ours = {str(warning.message) for warning in self.caught if issubclass(warning.category, UserWarning)}
         self.progress.warnings = sorted(ours | set(self.progress.warnings))
-
-
-def cell(config: RunConfig, corpus: str) -> dict[str, Any]:
-    """Return the settings that two runs must share to be compared: all but schedule and seed."""
-    return {
-        "task": corpus,
-        "model": config.model.label if config.task is None else "",
-        "optimizer": config.optimizer.name,
-        "batch_size": config.batch_size if config.task is None else None,
-        "steps": config.steps,
-        "lr": config.optimizer.lr,
-    }

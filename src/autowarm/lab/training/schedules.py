@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
@@ -54,12 +54,6 @@ def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int, mod
         return at(SCHEDULES[config.kind].place)(optimizer, config, steps)
 
 
-def load_state(scheduler: Any, state: dict[str, Any]) -> None:
-    """Load a schedule's state; UsageError if it is of another one."""
-    with as_usage_error("schedule: "):
-        scheduler.load_state_dict(state)
-
-
 def lower(scheduler: Any, optimizer: Optimizer, peaks: list[Any]) -> None:
     """Go on with these peak rates, which are no higher than those so far; UsageError for a schedule that has none."""
     if not isinstance(scheduler, LRScheduler):
@@ -74,12 +68,6 @@ def lower(scheduler: Any, optimizer: Optimizer, peaks: list[Any]) -> None:
 def recovers(config: ScheduleConfig) -> bool:
     """Whether the schedule goes back to a healthy run after a broken update."""
     return SCHEDULES[config.kind].ours and config.options.get("recover") is True
-
-
-def advance(scheduler: Any, watches: bool, loss: Tensor) -> None:
-    """One scheduler step; a loss is given to the schedules that look at it."""
-    with as_usage_error("schedule: "):
-        scheduler.step(*((loss,) if watches else ()))
 
 
 def warmup_length(config: ScheduleConfig, scheduler: Any, updates: int) -> int:

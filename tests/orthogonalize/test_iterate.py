@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autowarm.orthogonalize import orthogonalize, orthogonalize_, spectral_norm, working_dtype
-from autowarm.orthogonalize.coefficients import JORDAN, POLAR_EXPRESS_FLOOR, polar_express
+from autowarm.orthogonalize.coefficients import JORDAN, POLAR_EXPRESS_FLOOR, _best_quintic, polar_express
 from autowarm.orthogonalize.iterate import plan
 from autowarm.orthogonalize.precision import product_precision
 from tests.cases import each
@@ -67,7 +67,7 @@ def test_the_bands_that_are_promised():
 
 @given(st.floats(1e-4, 0.3), st.integers(0, 2))
 def test_each_quintic_is_the_best_of_its_interval(floor, which):
-    (a, b, c) = polar_express(1, floor)[0]
+    (a, b, c), _ = _best_quintic(floor, 1.01)
     error = max(abs(1 - x) for x in band([(a, b, c)], floor, 1.01))
     for nudge in (-1e-3, 1e-3):
         other = [a, b, c]
@@ -388,9 +388,6 @@ def test_a_tensor_that_requires_a_gradient_is_orthogonalized_without_one(method)
 @each(
     ("do", "message"),
     [
-        (lambda: polar_express(0), "steps must be at least 1"),
-        (lambda: polar_express(3, 0.0), "floor must be in"),
-        (lambda: polar_express(3, 1.0), "floor must be in"),
         (lambda: orthogonalize(torch.ones(3)), r"needs a matrix or a stack of them, got shape \(3,\)"),
         (lambda: orthogonalize(torch.ones(3, 3), method="qr"), "unknown method 'qr'"),
         (lambda: orthogonalize(torch.ones(3, 3), steps=0), "steps must be at least 1, got 0"),

@@ -1,6 +1,6 @@
 """Optimizers that need no matrix products: signSGD, Lion and normSGD."""
 
-from typing import ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
@@ -45,9 +45,8 @@ class SignSGD(_FromWeights):
         momentum_init: Literal["zeros", "weights"] = "zeros",
         **common: Unpack[Common],
     ) -> None:
-        self._build(
-            params, lr, common, geometry="sign", momentum=momentum, nesterov=nesterov, momentum_init=momentum_init
-        )
+        own: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "momentum_init": momentum_init}
+        self._build(params, lr, common, geometry="sign", **own)
 
 
 class Lion(LMO):
@@ -119,12 +118,5 @@ class NormSGD(_FromWeights):
         momentum_init: Literal["zeros", "weights"] = "zeros",
         **common: Unpack[Common],
     ) -> None:
-        self._build(
-            params,
-            lr,
-            common,
-            geometry="frobenius",
-            momentum=momentum,
-            nesterov=nesterov,
-            momentum_init=momentum_init,
-        )
+        own: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "momentum_init": momentum_init}
+        self._build(params, lr, common, geometry="frobenius", **own)

@@ -53,15 +53,9 @@ def schedule_of(method: Method, steps: int | None = None) -> tuple[Quintic, ...]
 
 
 @cache
-def polar_express(steps: int, floor: float | None = None) -> tuple[Quintic, ...]:
-    """Return the Polar Express schedule for singular values in [floor, 1]; by default `POLAR_EXPRESS_FLOOR` decides."""
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
-    if floor is None:
-        floor = POLAR_EXPRESS_FLOOR[min(steps, max(POLAR_EXPRESS_FLOOR))]
-    if not 0 < floor < 1:
-        raise ValueError(f"floor must be in (0, 1), got {floor}")
-    low, high = floor, _ROOM_FIRST
+def polar_express(steps: int) -> tuple[Quintic, ...]:
+    """Return the Polar Express schedule for singular values from `POLAR_EXPRESS_FLOOR` to 1."""
+    low, high = POLAR_EXPRESS_FLOOR[min(steps, max(POLAR_EXPRESS_FLOOR))], _ROOM_FIRST
     schedule = []
     for _ in range(steps):
         quintic, error = _best_quintic(low, high)

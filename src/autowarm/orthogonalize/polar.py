@@ -91,12 +91,9 @@ def orthogonalize(
     if method == "svd":
         U, S, Vh = torch.linalg.svd(G if G.dtype == torch.float64 else G.float(), full_matrices=False)
         # Directions that are zero up to rounding have no meaningful sign; dropping them keeps LMO(0) = 0.
-        return ((U * (_rounding(G, S) < S).unsqueeze(-2)) @ Vh).to(G.dtype)
+        rounding = max(G.shape[-2:]) * torch.finfo(S.dtype).eps * S.amax(-1, keepdim=True)
+        return ((U * (rounding < S).unsqueeze(-2)) @ Vh).to(G.dtype)
     dtype = dtype or working_dtype(G.device)
     X = torch.empty((G.shape[:-2].numel(), *G.shape[-2:]), dtype=held_in(dtype), device=G.device)
     X.copy_(G.detach().reshape(X.shape))
     return orthogonalize_(X, method=method, steps=steps, dtype=dtype).to(G.dtype).reshape(G.shape)
-
-
-def _rounding(G: Tensor, S: Tensor) -> Tensor:
-    return max(G.shape[-2:]) * torch.finfo(S.dtype).eps * S.amax(-1, keepdim=True)

@@ -153,12 +153,13 @@ def test_an_update_without_gradients_is_none() -> None:
 
 
 def test_counts_are_kept_on_the_device_and_arrive_by_themselves() -> None:
-    """`_DeviceCounts` as a GPU uses it, with a processor for the device: what was counted is told one update later."""
-    counts = nonfinite._DeviceCounts(torch.device("cpu"))
+    """As on a GPU, with a processor for the device: what was counted is told one update later."""
+    skipped = nonfinite.SkippedUpdates(None)
+    skipped.prepare(torch.device("cpu"))
     good, bad = torch.tensor(True), torch.tensor(False)
-    told = [counts.add(flag, flag) for flag in (good, bad, bad, good, bad)]
+    told = [tuple(skipped._count_on_device(flag, flag)) for flag in (good, bad, bad, good, bad)]
     assert told == [(0, 0), (0, 0), (1, 1), (2, 2), (0, 2)]
-    assert counts.tensor.tolist() == [1, 3]
+    assert skipped.counts.tolist() == [1, 3]
 
 
 @pytest.mark.parametrize("wrap", [lambda opt: opt, Together, lambda opt: Together(Together(opt))])

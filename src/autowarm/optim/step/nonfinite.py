@@ -49,7 +49,10 @@ class Diverged(RuntimeError):
 
 
 class SkippedUpdates:
-    """Counts the updates that are skipped; warns once, and raises after ``most`` in a row, if there is a limit."""
+    """Counts the updates that are skipped; warns once, and raises after ``most`` in a row, if there is a limit.
+
+    Updates whose flags are on a device are counted there, in ``counts``, which are copied to the host without waiting.
+    """
 
     def __init__(self, most: int | None) -> None:
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
@@ -57,22 +60,32 @@ class SkippedUpdates:
         self.most = most
         self._in_a_row = self._total = 0  # counts of updates whose flags were read on the host
         self._warned = False
-        self.counts: _DeviceCounts | None = None  # of all other updates
+        self.counts: Tensor | None = None  # of all other updates, in the same order
 
     def __getstate__(self) -> dict[str, Any]:
-        in_a_row = self._in_a_row + (0 if self.counts is None else self.counts.on_host()[0])
-        return {"most": self.most, "_in_a_row": in_a_row, "_total": self.total(), "_warned": self._warned}
+        in_a_row, total = self._so_far()
+        return {"most": self.most, "_in_a_row": in_a_row, "_total": total, "_warned": self._warned}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, counts=None)
 
     def prepare(self, device: torch.device) -> None:
         """Allocate what counting on a device needs."""
-        self.counts = self.counts or _DeviceCounts(device)
+        if self.counts is None:
+            self.counts = torch.zeros(2, dtype=torch.int64, device=device)
+            self._copy = HostCopy(self.counts)
+            self._latest = [0, 0]
 
     def total(self) -> int:
         """The number of updates so far that were skipped; waits for the device."""
-        return self._total + (0 if self.counts is None else self.counts.on_host()[1])
+        return self._so_far()[1]
+
+    def _so_far(self) -> tuple[int, int]:
+        """How many of the latest updates in a row, and of all so far, were skipped; waits for the device."""
+        if self.counts is None or self.counts.is_meta:  # without memory there are no counts
+            return self._in_a_row, self._total
+        in_a_row, total = self.counts.tolist()
+        return self._in_a_row + in_a_row, self._total + total
 
     def count(self, who: str, finite: bool | Tensor, made: bool | Tensor) -> None:
         """Count an update of this optimizer: whether its gradients were finite, and whether it was made.
@@ -81,11 +94,7 @@ class SkippedUpdates:
             RuntimeError: gradients were not finite too many times in a row.
         """
         if isinstance(finite, Tensor) or isinstance(made, Tensor):
-            assert self.counts is not None
-            told = self.counts.add(finite, made)
-            if told is None:
-                return
-            in_a_row, total = told
+            in_a_row, total = self._count_on_device(finite, made)
         else:
             self._in_a_row = 0 if finite else self._in_a_row + 1
             self._total += not made
@@ -105,29 +114,16 @@ class SkippedUpdates:
                 "torch.autograd.set_detect_anomaly(True); max_nonfinite=None turns this error off"
             )
 
-
-class _DeviceCounts:
-    """Counts skipped updates on a device, in a row and in total, and copies the counts to the host without waiting."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.tensor = torch.zeros(2, dtype=torch.int64, device=device)
-        self._copy = HostCopy(self.tensor)
-        self._latest = (0, 0)
-
-    def on_host(self) -> tuple[int, int]:
-        """The present counts; waits for the device. Tensors without memory have none."""
-        return (0, 0) if self.tensor.is_meta else (int(self.tensor[0]), int(self.tensor[1]))
-
-    def add(self, finite: Any, made: Any) -> tuple[int, int] | None:
-        """Count an update; return the latest counts that have arrived, or None if none can."""
-        device = self.tensor.device
+    def _count_on_device(self, finite: Any, made: Any) -> Sequence[int]:
+        """Count an update; return the latest counts that have arrived, or zeros if none can."""
+        counts: Any = self.counts
+        device = counts.device
         bad, left = (~torch.as_tensor(flag).to(device, non_blocking=device.type != "cpu") for flag in (finite, made))
         # In place, so that each replay of a captured graph continues the count.
-        self.tensor.add_(torch.stack([bad, left]))
-        self.tensor[0].mul_(bad)
+        counts.add_(torch.stack([bad, left]))
+        counts[0].mul_(bad)
         if torch.compiler.is_compiling() or device.type == "meta" or is_capturing(device):
-            return None
-        if (arrived := self._copy.read()) is not None:
-            self._latest = tuple(arrived)
+            return 0, 0
+        self._latest = self._copy.read() or self._latest
         self._copy.send()
         return self._latest

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.analysis.statistics import Estimate
 from autowarm.plotting import GREY, INK, ORANGE, styled
+from autowarm.schedule.core import EXPECTED_FALL, PEAK_GAP
 
 from .. import shapes
 from ..cells import DEFAULT, TUNING, TUNING_SCHEDULE, title, tuned_rates
@@ -138,20 +139,36 @@ def insurance_figure(found: Mapping[str, Group]) -> Figure:
 
 
 def scale_table(data: Path) -> str:
-    """CSV: how long the default's warm-up is by length of run; of long runs, in the study of the average."""
-    by_length: dict[int, list[float]] = {}
+    """CSV: how long the default's warm-up is by length of run, and what part of it is the average's lag."""
+    by_length: dict[int, list[tuple[float, float]]] = {}
     for name in ("warm-up", "horizon"):
+        rows = Rows.load(data / "studies" / f"{name}.jsonl")
         for one in judged(data, name):
-            if _SHORTEST <= (steps := one.setting.cell.steps) < lag.LENGTHS[0]:
-                by_length.setdefault(steps, []).append(one.warmup)
-    rows = Rows.load(data / "studies" / "lag.jsonl")
-    by_length |= {steps: [*lag.warm_ups(rows, steps, lag.DEFAULT)] for steps in lag.LENGTHS}
+            cell = one.setting.cell
+            if cell.steps >= _SHORTEST:
+                runs = rows.runs("cells", cell, DEFAULT).values()
+                lagged = statistics.fmean(lag_share(row["train_loss"] / row["first_loss"]) for row in runs)
+                by_length.setdefault(cell.steps, []).append((one.warmup, lagged))
     lines = []
-    for steps, lengths in sorted(by_length.items()):
+    for steps, some in sorted(by_length.items()):
+        lengths = [length for length, _ in some]
         low, median, high = np.quantile(lengths, (0.25, 0.5, 0.75))
-        lines.append([f"{steps:,}", len(lengths), f"{100 * median:.1f} ({100 * low:.1f}–{100 * high:.1f})",
-                      f"{median * steps:,.0f}"])  # fmt: skip
-    return comma_separated(["T", "settings", "% of T (quartiles)", "updates"], lines)
+        of_it = f"{100 * statistics.median(lagged / length for length, lagged in some):.0f}"
+        lines.append([f"{steps:,}", len(some), f"{100 * median:.1f} ({100 * low:.1f}–{100 * high:.1f})",
+                      f"{median * steps:,.0f}", of_it if steps >= 10 * _SHORTEST else "–"])  # fmt: skip
+    headings = ["T", "settings", "% of T (quartiles)", "updates", "of it the average's lag, %"]
+    return comma_separated(headings, lines)
+
+
+def lag_share(last: float, smoothing: float = 0.05) -> float:
+    """The share of a run after which the average ends a warm-up whose loss falls to its last value in one update.
+
+    Args:
+        last: the last loss as a share of the first; losses below f* count as f*.
+    """
+    last = max(last, 1.0 - EXPECTED_FALL)
+    end = 1.0 - EXPECTED_FALL * (1.0 - PEAK_GAP)  # the average's share of f(x0) at Δ'
+    return smoothing * math.log((1.0 - last) / (end - last)) if last < end else math.nan
 
 
 def verdicts_table(data: Path, found: Mapping[str, Group]) -> str:
@@ -160,7 +177,7 @@ def verdicts_table(data: Path, found: Mapping[str, Group]) -> str:
     more = {name: f"{_said(one)} more (in {sum(x > 0 for x in one.values)})" for name, one in tenth.items()}
     hardly = Estimate(tuple(found[NEED_NOT].costs(DEFAULT)))
     averages = Rows.load(data / "studies" / "lag.jsonl")
-    shorter = [lag.costs(averages, cell)[lag.DEFAULT] for steps in lag.LENGTHS for cell in lag.settings(steps)]
+    shorter = [lag.costs(averages, cell)[lag.SHORT] for steps in lag.LENGTHS for cell in lag.settings(steps)]
     forms = Rows.load(data / "studies" / "shapes.jsonl")
     seeds = shapes.finished(forms)
     tuned = transfer.with_default(Rows.load(data / "studies" / "fine-tuning.jsonl"))

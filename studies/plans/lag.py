@@ -1,18 +1,19 @@
 """How much of a long warm-up is the lag of the average, and whether a shorter average is as good. Planned beforehand.
 
-The default averaged the loss over 5 % of the run, so that one lucky batch decides nothing ("average 0.05"); over 16,000
-updates that is 800, over 64,000 it is 3,200, and more than half of the warm-up was their lag. "average 250" is the
+The default averages the loss over 5 % of the run ("average 0.05"), so that one lucky batch decides nothing; over 16,000
+updates that is 800, over 64,000 it is 3,200, and more than half of the warm-up is their lag. "average 250" is the
 default with an average over 250 updates, as in a run of 5,000. In the realistic bed (`realistic`), Muon and AdamW run
 16,000 updates at the rates tuned for the default and at three times those, on two seeds, and 64,000 at the tuned rates
 on one; about two CPU-hours.
 
 Judged by a rule written before the first run: the cost of an average is its loss less that of 5 % on the same seed, as
 a share of the latter's progress. The shortest average whose mean cost over the six settings is at most 0.1 %, and which
-costs no setting more than 0.5 %, becomes the bound of the default's average; if none is, 5 % stays. 250 updates became
-the bound.
+costs no setting more than 0.5 %, becomes the bound of the default's average; if none is, 5 % stays.
 
-The stage "unclipped" was added after the verdict, which it does not change: the settings of `horizon`, without clipping
-or weight decay, in which a short warm-up had cost most over 64,000 updates, on the seed that chose there.
+The rule accepts 250 updates, and yet 5 % stays. The realistic bed clips gradients, and the rows of `horizon`, without
+clipping or weight decay, show that over 64,000 updates a hand-set warm-up of 1,280 is far worse than one of 6,400. So
+the stage "unclipped", added after the verdict, runs two settings of `horizon` on the seed that chose there: 250 and 500
+updates cost them 0.2 to 1.5 % of the progress. No default may cost that where it is not watched.
 """
 
 import statistics
@@ -29,7 +30,7 @@ TUNED = {"muon": 0.003, "adamw": 0.01}
 """The rates that the realistic bed tuned for the default, over 16,000 updates as over 64,000."""
 SEEDS = (50, 51)
 AVERAGES = (250, 500, 1_000)  # updates; over 16,000 the last is longer than 5 %
-SHARE, DEFAULT = "average 0.05", "average 250"  # the default then and now
+SHARE, SHORT = "average 0.05", "average 250"  # the default's, and the one that the rule accepts
 LENGTHS = (16_000, 64_000)
 
 
@@ -113,17 +114,18 @@ def bound(rows: Rows) -> int | None:
 
 
 UNCLIPPED = [
-    PlannedRow("cells", Cell(TASK, optimizer, 64_000, lr), DEFAULT, 0)
+    PlannedRow("cells", Cell(TASK, optimizer, 64_000, lr), f"average {updates}", 0)
     for optimizer, lr in {"adamw": 0.01, "lion": 0.001}.items()
+    for updates in AVERAGES[:2]
 ]
 
 
-def unclipped(rows: Rows, horizon: Rows) -> Mapping[str, float]:
-    """What an average over 250 updates costs more than 5 % of the run without clipping, by optimizer."""
+def unclipped(rows: Rows, horizon: Rows) -> Mapping[tuple[str, str], float]:
+    """What a shorter average costs more than 5 % of the run without clipping, by optimizer and average."""
     found = {}
     for run in UNCLIPPED:
         theirs = horizon.losses("cells", run.cell, "default", [run.seed])[run.seed]
-        found[run.cell.optimizer] = regret(float(rows[run]["val_loss"]), theirs, rows[run]["first_loss"])
+        found[run.cell.optimizer, run.schedule] = regret(float(rows[run]["val_loss"]), theirs, rows[run]["first_loss"])
     return found
 
 

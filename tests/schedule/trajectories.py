@@ -1,8 +1,7 @@
 """Whole runs of the schedule, drawn at random and stored with their rates.
 
 `python tests/schedule/trajectories.py` stores them. They are of commit 2f582c60, whose rule lay in five files, and hold
-every later statement of the rule to it: do not store them again, unless the rule is to change. Those of trained weights
-were stored again when their longest warm-up became 3 % of the run.
+every later statement of the rule to it: do not store them again, unless the rule is to change.
 """
 
 import gzip

@@ -81,7 +81,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         chance_loss: the loss of an untrained model, such as ln(vocabulary) for a language model; f(x0) is never taken
             to be higher. If f(x0) is below three quarters of it, the weights count as trained.
         smoothing: share of T over which the loss is averaged; 0 uses each raw loss, and takes the first one as f(x0).
-            "auto" is 5 %, and 250 updates at most.
         profile: η(Δ) of your own in place of the paper's, such as another ρ's from `autowarm.schedule.calibrate`: a
             function from the gap to a rate in any unit, highest at ``peak_gap``, where the rate is lr.
         max_nonfinite: how many non-finite losses in a row raise an error; 1 raises at the first, None never.
@@ -144,7 +143,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         max_warmup: float | int | Literal["auto"] | None = "auto",
         trained: bool | None = None,
         chance_loss: float | None = None,
-        smoothing: float | Literal["auto"] = "auto",
+        smoothing: float = 0.05,
         profile: Callable[[float], float] | None = None,
         max_nonfinite: int | None = 20,
         recover: bool | Literal["warn"] = False,

@@ -33,8 +33,6 @@ EXPECTED_FALL = 0.7  # of f(x0), at most, where f* is not given; in the paper's 
 PEAK_GAP = 0.5
 SHORT, MIDDLING, LONG = 0.5, 2_000, 0.2  # longest warm-ups: of a short run, a middling one (in updates), a long one
 TRAINED_WARMUP = 0.03  # that of trained weights, as a share of the run; a tenth costs them 0.04 % of the loss more
-# The average's share of the run, and the most updates: in long runs, the warm-up would be the lag of a longer one.
-SMOOTHING, AVERAGED = 0.05, 250
 SCALELESS = 1.5  # times f(x0); first losses whose median is higher have no scale from which f* could be derived
 EMPTY = 1e-3  # of f(x0); lower losses are of batches without a label, and no evidence, unless ten come in a row
 # First losses below this share of the chance loss come from trained weights; in our fine-tuning study they were half.
@@ -255,8 +253,8 @@ def _with_ramp(plan: Plan, state: State, short: bool) -> State:
 def _timed(plan: Plan, state: State, share: float) -> State:
     """The ramp from this share, and the average, as they follow from the length of the warm-up and its decay."""
     length = OPEN_HORIZON if state.total_steps is None else max(1, state.total_steps - state.origin)
-    averaged = min(SMOOTHING * length, AVERAGED) if plan.smoothing == "auto" else plan.smoothing * length
-    return state._replace(kept=1.0 - 1.0 / max(1.0, averaged), ramp=_rise(plan, state, share, state.origin, length))
+    kept = 1.0 - 1.0 / max(1.0, plan.smoothing * length)
+    return state._replace(kept=kept, ramp=_rise(plan, state, share, state.origin, length))
 
 
 def settle(plan: Plan, state: State, trained: bool) -> State:

@@ -28,7 +28,6 @@ _UPDATES = (
     "must be a whole number of updates ≥ 1; a run whose length is not known takes total_steps=None and "
     'decay="wso", and ends by decay_now(steps)'
 )
-_AVERAGE = 'is a share of the run, in [0, 1), or "auto"'
 _LONGEST = 'is a share of the run, in (0, 1], a whole number of updates ≥ 2, "auto", or None'
 
 
@@ -50,7 +49,7 @@ class Plan:
     ] = "auto"
     trained: bool | None = None
     chance_loss: Annotated[float | None, _POSITIVE] = None
-    smoothing: Annotated[float | Literal["auto"], (_longest, lambda x: x == "auto" or 0 <= x < 1, _AVERAGE)] = "auto"
+    smoothing: Annotated[float, (float, lambda x: 0 <= x < 1, "is a share of the run, in [0, 1)")] = 0.05
     profile: Callable[[float], float] | None = None  # η(Δ) of one's own, highest at ``peak_gap``
 
 

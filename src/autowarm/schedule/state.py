@@ -65,8 +65,6 @@ def resumed(
         ignored.add("kappa")  # it was computed before groups were added or frozen, and stays
         kept: Any = plan.peak_gap._replace(kappa=saved["kappa"])
         plan = replace(plan, peak_gap=kept)
-    if (saved["smoothing"], settings["smoothing"]) == (core.SMOOTHING, "auto"):
-        ignored.add("smoothing")  # the default before its bound in updates; the saved average stays
     here = {name: value for name, value in settings.items() if name not in ignored}
     differ = {name: (saved.get(name), value) for name, value in here.items() if saved.get(name) != value}
     if groups[0] > groups[1]:

@@ -3,6 +3,7 @@
 import csv
 import io
 import itertools
+import math
 import re
 from pathlib import Path
 
@@ -109,6 +110,15 @@ def test_the_first_picture_and_its_table_state_the_same_numbers() -> None:
             shown = [float(x) for x in re.findall(r"[\d.]+", text.get_text())]
             assert shown == [pytest.approx(mean, abs=0.056), pytest.approx(worst, abs=0.56)]
     assert int(lines[0]["n"]) + int(lines[1]["n"]) == len(insurance.long_settings(DATA))
+
+
+def test_the_lag_of_an_average_is_that_of_the_rule() -> None:
+    """The loss falls at once after f(x0) is known; the rule then ends the warm-up when the lag is over."""
+    for last in (0.2, 0.4, 0.6):
+        steps = 20_000
+        length = len(averaged([1.0] * 10 + [last] * steps, steps)) - 10
+        assert length == pytest.approx(steps * insurance.lag_share(last), abs=2)
+    assert math.isnan(insurance.lag_share(0.7))
 
 
 def test_the_picture_of_forms_shows_the_means_of_its_table() -> None:

@@ -62,5 +62,5 @@ def test_shorter_averages_run_at_the_rates_that_were_tuned_for_the_default() -> 
             config = run_of(run)
             assert (config.steps, config.clip) == (steps, 1.0)
             assert 0.0 < config.schedule.options["smoothing"] <= 0.05
-    assert [run_of(run).clip for run in lag.UNCLIPPED] == [0.0, 0.0]
-    assert [len(stage(Rows())) for stage in lag.STAGES.values()] == [24, 8, 2]
+    assert [run_of(run).clip for run in lag.UNCLIPPED] == [0.0] * 4
+    assert [len(stage(Rows())) for stage in lag.STAGES.values()] == [24, 8, 4]

@@ -10,7 +10,7 @@ The parts, from the bottom up; autowarm knows none of them:
 - `tasks`: what the runs train.      - `runs`: makes planned runs on the lab's engine, as rows.
 - `regret`: judges warm-ups by one measure.      - `pages`: the documentation's tables and figures.
 - `shapes`: the warm-up's form: η(Δ), linear in the gap, a ramp.      - `second_stage`: of a search for the rate.
-- `peers`: ScheduleFree+, and WSD with our warm-up.      - `in_process`: makes the runs of these three one by one.
+- `peers`: ScheduleFree+, and WSD with our warm-up.      - `in_process`: makes these runs one by one.
 - `momentum`: a warm-up of the momentum.
 - `command`: the command.      - `curves`: the rule on public loss curves.      - `recovery`: what `recover=` is worth.
 

@@ -1,12 +1,19 @@
 """Makes the missing runs of a study in this process, one at a time, and stores a row as each finishes."""
 
 import argparse
+import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
 
+from autowarm.lab.config import RunConfig
+from autowarm.lab.training.loop import train
+
 from .rows import PlannedRow, Row, Rows, append, tidy
+from .runs import row_of
+from .tasks import StudyTask
 
 
 def go_on(
@@ -41,3 +48,11 @@ def go_on(
     if not given.list:
         tidy(given.rows)
     return rows
+
+
+def trained(planned: PlannedRow, config: RunConfig) -> Row:
+    """Make a planned run as this config says; its row says how many seconds of a CPU it took."""
+    began = time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(config, Path(folder), own=StudyTask(planned.cell.task))
+    return row_of(planned, {**result, "seconds": time.process_time() - began})

@@ -13,26 +13,20 @@ zero and no setting loses more than 0.5% in the mean. It costs if the mean is mo
 Otherwise the page says that no difference was found.
 """
 
-import argparse
 import statistics
-import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.analysis.statistics import Estimate
-from autowarm.lab.training.loop import train
 
 from .cells import DEFAULT
-from .rows import Cell, PlannedRow, Row, Rows, append, tidy
-from .runs import row_of, run_of
+from .in_process import go_on, trained
+from .rows import Cell, PlannedRow, Row, Rows
+from .runs import run_of
 from .statistics import regret
-from .tasks import StudyTask
 
 PART, TASK, SEEDS = "momentum", "lm-small", (20, 21, 22)
 TUNED = {"muon": 0.01, "lion": 0.001}
@@ -48,14 +42,11 @@ def plan() -> list[PlannedRow]:
 
 
 def made(planned: PlannedRow) -> Row:
-    """Make a run in this process; its row says how many seconds of a CPU it took."""
-    began = time.process_time()
+    """Make a run, without or with the momentum's warm-up."""
     config = run_of(replace(planned, schedule=DEFAULT))
     if planned.schedule == WARMED:
         config.schedule.options["momentum"] = list(VALUES[planned.cell.optimizer])
-    with tempfile.TemporaryDirectory() as folder:
-        result = train(config, Path(folder), own=StudyTask(planned.cell.task))
-    return row_of(planned, {**result, "seconds": time.process_time() - began})
+    return trained(planned, config)
 
 
 def gains(rows: Rows, cells: Sequence[Cell] = CELLS) -> Estimate:
@@ -84,21 +75,9 @@ def momentum_table(rows: Rows) -> str:
 
 def main(argv: Sequence[str] | None = None, make: Callable[[PlannedRow], Row] = made) -> None:
     """Make the missing runs, or list them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", type=Path, nargs="?", default=ROWS)
-    parser.add_argument("--list", action="store_true", help="say what is left")
-    given = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    stored = Rows.load(given.rows)
-    left = [run for run in plan() if run not in stored]
-    print(f"{len(stored)} of {len(plan())} runs made, {sum(row['seconds'] for row in stored) / 60:.0f} CPU-minutes")
-    if given.list:
-        print(*(f"{run.cell.name} {run.schedule} seed{run.seed}" for run in left), sep="\n")
-        return
-    for run in left:
-        append(given.rows, make(run))
-    tidy(given.rows)
-    print(momentum_table(Rows.load(given.rows)))
+    rows = go_on(__doc__, argv, ROWS, lambda _: plan(), make)
+    if all(run in rows for run in plan()):
+        print(momentum_table(rows))
 
 
 if __name__ == "__main__":

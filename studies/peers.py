@@ -20,8 +20,6 @@ no setting more than 0.5 %.
 """
 
 import math
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,14 +34,12 @@ from torch import Tensor
 from autowarm import AdaptiveWarmup
 from autowarm.lab import registry
 from autowarm.lab.config import OptimizerConfig, ScheduleConfig
-from autowarm.lab.training.loop import train
 from autowarm.lab.training.setup import Setup
 
 from .cells import SEEDS, TUNING_SEED, peer_cells, scheduled_cells, tuned_rates
-from .in_process import go_on
+from .in_process import go_on, trained
 from .rows import Cell, PlannedRow, Row, Rows
-from .runs import row_of, run_of
-from .tasks import StudyTask
+from .runs import run_of
 
 PLUS, OWN, OURS, WSD = "schedule-free+", "own", "ours", "ours wsd"
 FACTORS = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -149,18 +145,17 @@ def known() -> Iterator[None]:
 
 def made(planned: PlannedRow) -> Row:
     """Make a run in this process; its row says how many seconds of a CPU it took."""
-    steps, began = planned.cell.steps, time.process_time()
+    steps = planned.cell.steps
     schedule = {
         OWN: ScheduleConfig("linear", steps // 20, decay="wso"), OURS: ScheduleConfig(decay="wso"),
         WSD: ScheduleConfig(WSD),
     }[planned.schedule]  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder, known():
+    with known():
         like = replace(planned, cell=replace(planned.cell, optimizer="adamw") if _is_plus(planned) else planned.cell)
         config = replace(run_of(replace(like, schedule="default")), schedule=schedule)
         if _is_plus(planned):
             config = replace(config, optimizer=OptimizerConfig(PLUS, planned.cell.lr))
-        result = train(config, Path(folder), own=StudyTask(planned.cell.task))
-    return row_of(planned, {**result, "seconds": time.process_time() - began})
+        return trained(planned, config)
 
 
 def _is_plus(planned: PlannedRow) -> bool:

@@ -20,8 +20,6 @@ that needs no such knowledge, "gap-linear", is not, so η(Δ) stays.
 """
 
 import statistics
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,15 +28,13 @@ from unittest import mock
 
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.analysis.statistics import Estimate
-from autowarm.lab.training.loop import train
 from autowarm.schedule import core
 
 from .cells import DEFAULT
-from .in_process import go_on
+from .in_process import go_on, trained
 from .rows import Cell, PlannedRow, Row, Rows
-from .runs import row_of, run_of
+from .runs import run_of
 from .statistics import mean_loss, regret
-from .tasks import StudyTask
 
 PART, STEPS, SEEDS = "shapes", 1_000, (20, 21, 22)
 TUNED = {("lm-small", "muon"): 0.01, ("llama", "lion"): 0.003, ("vit", "muon"): 0.003, ("mlp", "adamw"): 0.03}
@@ -87,12 +83,9 @@ def form(schedule: str) -> Iterator[str]:
 
 
 def made(planned: PlannedRow) -> Row:
-    """Make a run in this process; its row says how many seconds of a CPU it took."""
-    began = time.process_time()
-    with tempfile.TemporaryDirectory() as folder, form(planned.schedule) as known:
-        config = run_of(PlannedRow("cells", planned.cell, known, planned.seed))
-        result = train(config, Path(folder), own=StudyTask(planned.cell.task))
-    return row_of(planned, {**result, "seconds": time.process_time() - began})
+    """Make a run of this form in this process; its row says how many seconds of a CPU it took."""
+    with form(planned.schedule) as known:
+        return trained(planned, run_of(PlannedRow("cells", planned.cell, known, planned.seed)))
 
 
 def costs(rows: Rows, cell: Cell, seeds: Sequence[int] = SEEDS) -> Mapping[str, Estimate]:

@@ -174,6 +174,13 @@ def test_no_plan_takes_off_on_adversarial_spectra(shape, steps, dtype):
     assert spectral_norm(orthogonalize(stack, steps=steps, dtype=dtype)).max() < highest(steps) + 0.035
 
 
+@each("shape", [(8, 512), (512, 16)])
+def test_few_rows_are_never_rounded_to_half_precision(shape):
+    G = draw(*shape).float()
+    exact = orthogonalize_reference(G.double())
+    torch.testing.assert_close(orthogonalize(G, dtype=torch.bfloat16).double(), exact, atol=2e-4, rtol=2e-4)
+
+
 @each("steps", [4, 5, 8])
 @each("rows", [2, 3, 4])
 def test_beside_a_dominant_direction_of_few_rows_none_of_many_takes_off(rows, steps):

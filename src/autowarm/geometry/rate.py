@@ -38,8 +38,13 @@ class Rate:
 
     def keep_(self, xs: list[Tensor]) -> None:
         """x ← keep·x, in place."""
-        if self.keep is not None:
-            torch._foreach_mul_(xs, self.keep)
+        keep = self.keep
+        if keep is None:
+            return
+        if isinstance(keep, float) and xs[0].is_cpu and all(x.dtype is torch.float32 for x in xs):
+            # PyTorch makes a tensor of a number for every x, in more time than a small x's product takes.
+            keep = torch.tensor(keep)
+        torch._foreach_mul_(xs, keep)
 
     def step_(self, xs: list[Tensor], updates: list[Tensor], scale: float | list[float] = 1.0) -> None:
         """x ← keep·x + lr·scale·update, in place; this overwrites the updates.

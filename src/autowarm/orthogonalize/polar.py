@@ -94,6 +94,6 @@ def orthogonalize(
         rounding = max(G.shape[-2:]) * torch.finfo(S.dtype).eps * S.amax(-1, keepdim=True)
         return ((U * (rounding < S).unsqueeze(-2)) @ Vh).to(G.dtype)
     dtype = dtype or working_dtype(G.device)
-    X = torch.empty((G.shape[:-2].numel(), *G.shape[-2:]), dtype=held_in(dtype), device=G.device)
+    X = torch.empty((G.shape[:-2].numel(), *G.shape[-2:]), dtype=held_in(dtype, min(G.shape[-2:])), device=G.device)
     X.copy_(G.detach().reshape(X.shape))
     return orthogonalize_(X, method=method, steps=steps, dtype=dtype).to(G.dtype).reshape(G.shape)

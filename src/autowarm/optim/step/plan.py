@@ -235,7 +235,7 @@ def _stack(
     turned = tuple(shape for shape in by_shape if geometry.turns(shape))
     return Stack(
         device=bounds.device,
-        dtype=bounds.dtype,
+        dtype=held_in(bounds.dtype, min(size)),
         polar=geometry.polar,
         size=size,
         count=matrices[-1].stop,
@@ -258,7 +258,7 @@ class _Bounds(NamedTuple):
     @classmethod
     def of(cls, geometry: Any, tensors: Tensors) -> Self:
         device = tensors[0][0]
-        dtype = held_in(geometry.dtype or working_dtype(device))
+        dtype = held_in(geometry.dtype or working_dtype(device), NARROW)  # of all but those of few rows
         return cls(device, dtype, temporaries(max(shape.numel() for _, shape, _ in tensors) * dtype.itemsize))
 
     def most(self, size: tuple[int, int]) -> int:

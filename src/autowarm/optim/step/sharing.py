@@ -106,7 +106,8 @@ class Shared(Remembered):
             else:
                 layout = Layout()
             # Messages have one dtype, and are of one device.
-            together.setdefault((layout, (device, dtype) if layout != Layout() else None), []).append(i)
+            alike = None if layout == Layout() else (device, dtype, _dtype_sent(geometry, shape, dtype, device))
+            together.setdefault((layout, alike), []).append(i)
         found = []
         for (layout, _), members in together.items():
             ranks = math.prod(map(dist.get_world_size, layout.axes))
@@ -130,7 +131,7 @@ class Shared(Remembered):
         for part in cut(sizes, device, temporaries(max(sizes)) // 3):  # directions, answers and messages
             wholes = []
             for x, direction in zip(given.xs[part], self.rule.directions(own[part]), strict=True):  # type: ignore[attr-defined]
-                sent = direction.to(_dtype_sent(geometry, direction))
+                sent = direction.to(_dtype_sent(geometry, x.shape, direction.dtype, device))
                 how: Any = {"shape": x.shape, "stride": x.stride(), "run_check": False}
                 wholes.append(DTensor.from_local(sent, x.device_mesh, x.placements, **how).full_tensor())  # type: ignore[attr-defined]
             answers = [torch.zeros_like(whole, dtype=own.xs[0].dtype) for whole in wholes]
@@ -186,7 +187,8 @@ class _Exchange:
         self.copies = layout.copies
         self.cut, self.piece = _size_and_rank(self.shards)
         self.copied, self.copy = _size_and_rank(self.copies)
-        self.polar, self.dtype = self.geometry.polar, _dtype_sent(self.geometry, self.xs[0])
+        self.polar = self.geometry.polar
+        self.dtype = _dtype_sent(self.geometry, shapes[0], self.xs[0].dtype, self.device)
         self.temporaries = temporaries(max(shape.numel() for shape in self.shapes) * self.dtype.itemsize)
 
     def step_(self) -> None:
@@ -315,9 +317,11 @@ class _Exchange:
         return _shard(self.shapes[i], self.dim, self.cut, rank)
 
 
-def _dtype_sent(geometry: Geometry, x: Tensor) -> torch.dtype:
-    """The dtype of the stacks, to which they would round anyway: rounding first halves the messages."""
-    return x.dtype if geometry.polar is None else held_in(geometry.polar.dtype or working_dtype(x.device))
+def _dtype_sent(geometry: Any, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """The dtype of a tensor's stack, to which it would be rounded anyway: rounding first halves the messages."""
+    if geometry.polar is None:
+        return dtype
+    return held_in(geometry.polar.dtype or working_dtype(device), min(geometry.stack_size(shape)))
 
 
 def _size_and_rank(group: Any) -> tuple[int, int]:

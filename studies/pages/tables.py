@@ -46,7 +46,7 @@ def texts(data: Path) -> dict[str, str]:
     """
     main = main_settings(data)
     long = [one for one in main if one.setting.cell.steps >= _SHORT]
-    fresh = judged(data, "fresh")
+    fresh = [*judged(data, "fresh"), *judged(data, "unseen")]
     names = ("warm-up", "horizon", "fresh", "realistic", "fine-tuning", "faults", "shapes", "objectives", "veto",
              "peers", "lag", "second-stage")  # fmt: skip
     rows = {name: Rows.load(data / "studies" / f"{name}.jsonl") for name in names}

@@ -6,7 +6,6 @@ import pytest
 
 from autowarm.lab.commands import main
 
-from ..config.test_hardening import BOMB
 from .test_train import OWN, TINY
 from .test_words import TASK
 
@@ -138,7 +137,6 @@ WRONG: list[tuple[list[str] | str, str]] = [  # words, or a line of them
     (["compare", "--warmups=[.inf]"], ""),
     (["compare", "--warmups=[.nan]"], ""),
     (["compare", "--rates={muon: [.nan]}"], ""),
-    (["train", "--optimizer.options", "{" + BOMB.replace("\n", ", ") + "}"], ""),
 ]
 
 

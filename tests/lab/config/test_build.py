@@ -43,7 +43,7 @@ def test_every_preset_is_valid(command: str, name: str) -> None:
 
 
 def test_presets_are_those_of_their_command() -> None:
-    assert set(presets("train")) == {"llama-124m", "llama-210m", "llama-720m", "moe-520m"}
+    assert set(presets("train")) == {"llama-124m", "llama-210m"}
     assert {"demo", "smoke"} <= set(presets("compare"))
     assert set(presets()) == {name for command in CONFIGS for name in presets(command)}
 

@@ -29,7 +29,7 @@ def checksums(folders: Sequence[Path], hash_seed: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(FEW), pytest.param(range(FEW, 200), marks=[pytest.mark.generated])], ids=["a few", "the rest"]
+    "seeds", [range(FEW), pytest.param(range(FEW, 200), marks=[pytest.mark.generated, pytest.mark.long])], ids=["a few", "the rest"]
 )
 def test_no_result_is_stale_and_none_is_made_again_without_a_change(seeds: range, tmp_path: Path) -> None:
     drawn = [draw(seed) for seed in seeds]

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from autowarm.lab.config import LabError, RunConfig, ScheduleConfig, differences
+from autowarm.lab.tasks import identity, run_id
 from autowarm.lab.training import loop
 from autowarm.lab.training.loop import _Run, train
-from autowarm.lab.training.metrics import identity, read_metrics, run_id
+from autowarm.lab.training.metrics import read_metrics
 from autowarm.lab.training.stopping import Interrupted
 
 from ..helpers import crash_at

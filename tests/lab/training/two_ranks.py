@@ -119,7 +119,7 @@ def together(folder: Path, base: RunConfig) -> None:
     with pytest.raises(LabError, match=r"ranks disagree: rank 0 and rank 1 differ in config\.seed: 0 → 1"):
         train(apart, folder / "apart")
     with (
-        mock.patch("autowarm.lab.training.metrics.code_fingerprint", return_value=f"code{RANK}"),
+        mock.patch("autowarm.lab.tasks.code_fingerprint", return_value=f"code{RANK}"),
         pytest.raises(LabError, match="rank 0 and rank 1 differ in code: code0 → code1"),
     ):
         train(base, folder / "apart")

@@ -35,8 +35,9 @@ from autowarm.rate.restore import Snapshot
 from ..config import LabError, RunConfig, differences
 from ..files import read_object, sha256, within, write_atomically, write_json
 from ..folders import MARKER, claim, free, is_ours
+from ..tasks import run_id
 from .content import attributes, collect, lacking, put_back, warn_of_changed
-from .metrics import read_identity, read_metrics, read_result, run_id
+from .metrics import read_identity, read_metrics, read_result
 from .parallel import Ranks
 
 logger = logging.getLogger(__name__)

@@ -47,12 +47,12 @@ from ..errors import as_usage_error
 from ..files import sha256, write_json
 from ..folders import locked
 from ..registry import SCHEDULES
-from ..tasks import Batch, Source, Task, make_task
+from ..tasks import Batch, Source, Task, identity, make_task, run_id
 from ..tasks.blame import blamed
 from ..tasks.models import save_weights
 from .checkpoint import Checkpoints, origin, own_checkpoints, resume_or_claim, step_of, whole_weights
 from .content import attributes, warn_of_changed
-from .metrics import MetricsLog, OnStep, Progress, copy_metrics, finite, identity, read_metrics, run_id
+from .metrics import MetricsLog, OnStep, Progress, copy_metrics, finite, read_metrics
 from .optimizers import evaluating, unchanged
 from .parallel import Ranks, joined
 from .schedules import lower, make_scheduler, recovers, warmup_length

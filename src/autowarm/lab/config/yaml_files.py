@@ -80,8 +80,6 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
         >>> nested({"model": {"layers": 1}, "model.width": 8, "steps": 3})
         {'model': {'layers': 1, 'width': 8}, 'steps': 3}
     """
-    if not isinstance(values, Mapping):
-        raise LabError(f"expected keys and values, got {values!r}")
     found: dict[str, Any] = {}
     for key, value in values.items():
         for part in reversed(str(key).split(".")[1:]):

@@ -36,16 +36,6 @@ def test_a_hostile_file_is_refused_in_a_line(
         assert len(said) < 1500
 
 
-@pytest.mark.parametrize("name", ["WORLD_SIZE", "RANK", "LOCAL_RANK"])
-def test_a_variable_of_torchrun_that_is_no_number(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(name, "abc")
-    assert main(["train", "--steps", "2"]) == 2
-    assert f"{name} must be a number, got 'abc'" in capsys.readouterr().err
-
-
 def test_what_nobody_foresaw_is_a_line_with_the_traceback_in_a_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 import torch
 
-from autowarm.lab.processes import in_new_process
 from autowarm.lab.tasks import own
+
+pytestmark = pytest.mark.long  # each starts processes that import PyTorch
 
 # How a module reaches the next one, whose dotted name is {name}, its parent {parent} and its last part {last}.
 WAYS = {
@@ -185,7 +186,6 @@ def test_no_result_is_stale_and_none_is_made_again_without_a_change(tmp_path: Pa
 def test_a_new_process_tells_what_a_task_imports_from_what_its_caller_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own, "in_new_process", in_new_process)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "only_the_caller.py").write_text("raise_if_main = __name__\n")
     (tmp_path / "only_the_task.py").write_text("VALUE = 1\n")

@@ -109,14 +109,14 @@ def train(
         ranks.agree(who)  # compares the data too: machines may hold different files under one name
         if resume_from is not None:
             who["resumes"] = ranks.first(lambda: origin(resume_from, config))
-        precision = precision_of(config, ranks.device)
+        precision, name = precision_of(config, ranks.device), run_id(who)
         ran_as = {**who, "precision": precision, "task": dict(own.attributes) if own else {}}
-        if (result := ranks.first(lambda: resume_or_claim(folder, ran_as))) is not None:
+        if (result := ranks.first(lambda: resume_or_claim(folder, name, ran_as))) is not None:
             return result
         with warnings.catch_warnings(record=True) as caught:
             # Keep schedulers' warnings with the result instead of printing them between the progress of many runs.
             warnings.simplefilter("always")
-            run = _Run(config, folder, task, ranks, precision, run_id(who), stop or Stop(), caught, resume_from)
+            run = _Run(config, folder, task, ranks, precision, name, stop or Stop(), caught, resume_from)
             return run.finish(on_step)
 
 

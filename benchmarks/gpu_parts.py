@@ -214,7 +214,7 @@ def presets(known: Known, setting: Setting) -> Found:
     from autowarm.lab.training.loop import train
 
     text = lab.DataConfig(corpus=str(Path(transformers.__file__).parent), max_bytes=2_000_000)
-    for name in ("llama-124m", "llama-210m", "llama-720m", "moe-520m"):
+    for name in ("llama-124m", "llama-210m"):
         if name in known:
             continue
         config = build(lab.RunConfig, read_yaml(name, "train")[0], name)

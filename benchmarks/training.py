@@ -32,7 +32,7 @@ from autowarm.lab.training.optimizers import make_optimizer
 from autowarm.lab.training.schedules import make_scheduler
 
 VOCABULARY = 1024
-MODELS = {"124M": "llama-124m", "210M": "llama-210m", "720M": "llama-720m", "moe-520M": "moe-520m"}  # presets
+MODELS = {"124M": "llama-124m", "210M": "llama-210m"}  # presets
 
 
 def config_of(width: int, steps: int, seq_len: int, batch_size: int) -> RunConfig:

@@ -17,7 +17,7 @@ from autowarm.lab.training.metrics import Progress
 from autowarm.lab.training.parallel import Ranks
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
-PATIENCE = 300  # seconds; a machine shared with others can be many times slower than alone
+PATIENCE = 600  # seconds; a machine shared with others can be many times slower than alone
 
 # A user's own task, to be written to a file. More attributes may follow at its end.
 LINE = """import time, torch

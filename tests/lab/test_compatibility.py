@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from autowarm.lab.analysis.results import SCHEMA as RESULTS_SCHEMA
 from autowarm.lab.analysis.results import read_results
@@ -86,11 +85,3 @@ def test_a_later_schema_is_named_and_not_read(tmp_path: Path, samples: Any) -> N
     later = STATE_VERSION + 1
     with pytest.raises(ValueError, match=f"state has version {later}, and this autowarm reads version"):
         scheduler.load_state_dict({**scheduler.state_dict(), "version": later})
-
-
-def test_a_checkpoint_says_its_schema_run_and_step(samples: Any, tmp_path: Path) -> None:
-    model, optimizer = samples.small()
-    Checkpoints(tmp_path, ALONE, "mine").save(5, model, optimizer, {})
-    manifest = json.loads((tmp_path / "checkpoint-00000005" / "manifest.json").read_text())
-    assert (manifest["schema"], manifest["run"], manifest["step"]) == (SCHEMA, "mine", 5)
-    assert torch.load(tmp_path / "checkpoint-00000005" / "rest.pt", weights_only=True)["plain"] == {}

@@ -49,6 +49,43 @@ DAMAGES: dict[str, Damage] = {
 every_damage = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 
 
+def put(other: str) -> Damage:
+    """Another checkpoint in the place of one."""
+    return lambda path: (shutil.rmtree(path), shutil.copytree(path.parent / other, path))
+
+
+SPOILT = {
+    **{f"{name} {file}": (lambda path, file=file, damage=damage: damage(next(path.glob(file))), "does not match its")
+       for file in ("*.safetensors", "rest.pt", "manifest.json") for name, damage in DAMAGES.items()},
+    "swapped": (put("checkpoint-00000004"), "is of update 4 of the run 'mine'"),
+    "of another run": (put("../another/checkpoint-00000008"), "is of update 8 of the run 'another'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_spoilt_checkpoint_is_named_and_kept_and_the_one_before_is_used(
+    how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoil, said = SPOILT[how]
+    model, optimizer = trained(1)
+    for name in ("mine", "another"):
+        for step in (4, 8):
+            Checkpoints(tmp_path / name, ALONE, name).save(step, model, optimizer, {"step": step})
+    newest, aside = (tmp_path / "mine" / f"{name}checkpoint-00000008" for name in ("", "damaged-"))
+    aside.mkdir()  # an earlier one, which stays
+    (aside / "kept").write_text("mine")
+    spoil(newest)
+    spoilt = contents(newest)
+    with caplog.at_level(logging.WARNING):
+        rest = Checkpoints(tmp_path / "mine", ALONE, "mine").load(model, optimizer)
+    assert rest is not None
+    assert rest["step"] == 4
+    assert f"checkpoint-00000008 {said}" in caplog.text
+    assert "setting it aside" in caplog.text
+    assert contents(aside) == {"kept": b"mine"}
+    assert contents(aside.with_name(f"{aside.name}-2")) == spoilt
+
+
 @pytest.fixture(scope="module")
 def halves(tmp_path_factory: pytest.TempPathFactory, corpus_folder: Path) -> dict[str, Any]:
     """A run that was never stopped, and the folder of one that was cut off after step 9 of 12, twice saved."""
@@ -57,78 +94,38 @@ def halves(tmp_path_factory: pytest.TempPathFactory, corpus_folder: Path) -> dic
     straight = train(config, folder / "straight")
     with pytest.raises(RuntimeError):
         train(config, folder / "cut", crash_at(9))
-    with pytest.raises(RuntimeError):
-        train(dataclasses.replace(config, seed=5), folder / "another", crash_at(9))
-    return {"config": config, "result": straight, "cut": folder / "cut", "another": folder / "another"}
+    return {"config": config, "result": straight, "cut": folder / "cut"}
 
 
-@pytest.fixture
-def cut(halves: dict[str, Any], tmp_path: Path) -> Path:
-    return Path(shutil.copytree(halves["cut"], tmp_path / "run"))
+def keep(count: int) -> Damage:
+    """So many lines of the curve, and a part of one."""
+
+    def cut(folder: Path) -> None:
+        lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (folder / "metrics.jsonl").write_text("".join(lines[:count]) + '{"step": 7, "lo')
+
+    return cut
 
 
-def goes_on(halves: dict[str, Any], folder: Path, first: int, caplog: pytest.LogCaptureFixture) -> str:
-    """The run goes on behind a step and ends as the straight one; what the log said."""
-    steps: list[int] = []
+@pytest.mark.parametrize(
+    ("damage", "first", "said"),
+    [
+        (lambda folder: [DAMAGES["empty"](path) for path in folder.glob("checkpoint-*/rest.pt")], 0, "checksums"),
+        (keep(8), 8, ""), (keep(6), 4, "only up to update 6"), (keep(2), 0, "only up to update 2"),
+    ],
+)  # fmt: skip
+def test_a_run_goes_on_behind_what_is_whole_and_ends_as_one_that_was_never_stopped(
+    halves: dict[str, Any], tmp_path: Path, damage: Damage, first: int, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, steps = Path(shutil.copytree(halves["cut"], tmp_path / "run")), []
+    damage(folder)
     with caplog.at_level(logging.WARNING):
         result = train(halves["config"], folder, lambda progress: steps.append(progress.step))
     assert numbers(result) == numbers(halves["result"])
     assert steps[0] == first + 1
-    return caplog.text
-
-
-@every_damage
-@pytest.mark.parametrize("file", ["*.safetensors", "rest.pt", "manifest.json"])
-def test_a_damaged_checkpoint_is_named_and_kept_and_the_one_before_is_used(
-    halves: dict[str, Any], cut: Path, file: str, damage: Damage, caplog: pytest.LogCaptureFixture
-) -> None:
-    newest = cut / "checkpoint-00000008"
-    (path,) = newest.glob(file)
-    damage(path)
-    damaged = contents(newest)
-    assert "checkpoint-00000008 does not match its checksums: setting it aside" in goes_on(halves, cut, 4, caplog)
-    assert contents(cut / "damaged-checkpoint-00000008") == damaged
-
-
-def test_a_second_damaged_one_does_not_replace_the_first(halves: dict[str, Any], cut: Path) -> None:
-    (cut / "damaged-checkpoint-00000008").mkdir()
-    (cut / "damaged-checkpoint-00000008" / "kept").write_text("mine")
-    DAMAGES["empty"](cut / "checkpoint-00000008" / "rest.pt")
-    train(halves["config"], cut)
-    assert (cut / "damaged-checkpoint-00000008" / "kept").read_text() == "mine"
-    assert (cut / "damaged-checkpoint-00000008-2" / "rest.pt").exists()
-
-
-def test_a_swapped_checkpoint_is_found_out(halves: dict[str, Any], cut: Path, caplog: pytest.LogCaptureFixture) -> None:
-    shutil.rmtree(cut / "checkpoint-00000008")
-    shutil.copytree(cut / "checkpoint-00000004", cut / "checkpoint-00000008")
-    assert "is of update 4 of the run" in goes_on(halves, cut, 4, caplog)
-
-
-def test_a_checkpoint_of_another_run_is_found_out(
-    halves: dict[str, Any], cut: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    shutil.rmtree(cut / "checkpoint-00000008")
-    shutil.copytree(halves["another"] / "checkpoint-00000008", cut / "checkpoint-00000008")
-    assert "is of update 8 of the run" in goes_on(halves, cut, 4, caplog)
-
-
-def test_with_no_whole_checkpoint_the_run_begins_again(
-    halves: dict[str, Any], cut: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for step in (4, 8):
-        DAMAGES["truncated"](cut / f"checkpoint-{step:08d}" / "rest.pt")
-    assert goes_on(halves, cut, 0, caplog).count("setting it aside") == 2
-
-
-@pytest.mark.parametrize(("kept", "first"), [(8, 8), (6, 4), (2, 0), (0, 0)])
-def test_a_curve_that_is_cut_off_takes_the_run_back_behind_it(
-    halves: dict[str, Any], cut: Path, kept: int, first: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    lines = (cut / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (cut / "metrics.jsonl").write_text("".join(lines[:kept]) + '{"step": 7, "lo')
-    assert ("metrics.jsonl is intact only up to update" in goes_on(halves, cut, first, caplog)) == (first < 8)
-    assert [row["step"] for row in read_metrics(cut)] == list(range(1, 13))
+    assert [row["step"] for row in read_metrics(folder)] == list(range(1, 13))
+    assert ("setting it aside" in caplog.text) == bool(said)
+    assert said in caplog.text
 
 
 def test_a_checkpoint_that_names_code_is_not_followed(tmp_path: Path) -> None:
@@ -154,33 +151,29 @@ def test_a_checkpoint_that_names_code_is_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
-@every_damage
+def of_another(path: Path) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), "id": "0" * 12}))
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES.values(), of_another], ids=[*DAMAGES, "of another"])
 @pytest.mark.parametrize("file", ["result.json", "config.yaml"])
 def test_a_damaged_result_or_config_is_refused_by_name(
     halves: dict[str, Any], tmp_path: Path, file: str, damage: Damage
 ) -> None:
     folder = shutil.copytree(halves["cut"].parent / "straight", tmp_path / "run")
-    damage(folder / file)
+    damage(folder / "result.json" if damage is of_another else folder / file)
     before = contents(folder)
     if damage is DAMAGES["missing"]:
         again = train(halves["config"], folder)  # made again, or claimed again
         assert numbers(again) == numbers(halves["result"])
         return
-    with pytest.raises(LabError, match=rf"{file} is damaged|holds another run"):
+    said = r"result\.json is of the run '0{12}', but this is" if damage is of_another else f"{file} is damaged"
+    with pytest.raises(LabError, match=f"{said}|holds another run"):
         train(halves["config"], folder)
     assert contents(folder) | {".lock": b""} == before | {".lock": b""}
 
 
-def test_another_runs_result_is_not_counted(halves: dict[str, Any], tmp_path: Path) -> None:
-    folder = shutil.copytree(halves["cut"].parent / "straight", tmp_path / "run")
-    result = json.loads((folder / "result.json").read_text())
-    (folder / "result.json").write_text(json.dumps({**result, "id": "0" * 12}))
-    with pytest.raises(LabError, match=r"result\.json is of the run '000000000000', but this is"):
-        train(halves["config"], folder)
-
-
-@every_damage
-def test_a_comparison_does_not_count_a_damaged_result(run: RunConfig, tmp_path: Path, damage: Damage) -> None:
+def test_a_comparison_does_not_count_a_damaged_result(run: RunConfig, tmp_path: Path) -> None:
     config = CompareConfig(
         run=dataclasses.replace(run, steps=4, schedule=dataclasses.replace(run.schedule, warmup_steps=1)),
         rates={"muon": [0.01]}, schedules=["linear"], warmups=[1], seeds=[0], out=str(tmp_path), workers=1,
@@ -188,10 +181,7 @@ def test_a_comparison_does_not_count_a_damaged_result(run: RunConfig, tmp_path: 
     claim(tmp_path)
     (planned,) = plan(config.points(), tmp_path / "runs")
     train(planned.point.run, planned.folder)
-    damage(planned.folder / "result.json")
-    if damage is DAMAGES["missing"]:
-        assert not planned.finished  # so it is made again
-        return
+    DAMAGES["truncated"](planned.folder / "result.json")
     with pytest.raises(LabError, match=r"result\.json is damaged"):
         make(config, config.points(), Display())
     assert not (tmp_path / "results.json").exists()

@@ -62,26 +62,21 @@ def one_line(error: str) -> bool:
 
 
 @pytest.mark.parametrize("state", ["full", "read-only"])
-def test_a_file_is_replaced_whole_or_not_at_all(disk: Disk, state: str) -> None:
+def test_files_and_checkpoints_are_replaced_whole_or_not_at_all(disk: Disk, state: str) -> None:
     path = disk.folder / "results.json"
     stored(disk.folder)
     before = path.read_bytes()
-    disk.fill(0) if state == "full" else disk.remount("ro")
-    for write in (lambda: write_atomically(path, b"x" * 100_000), lambda: write_json(path, ["x" * 100_000])):
-        with pytest.raises(OSError, match="No space left|Read-only"):
-            write()
-    assert path.read_bytes() == before
-    assert [file.name for file in disk.folder.iterdir() if file.name.startswith(".")] == [MARKER]
-
-
-@pytest.mark.parametrize("state", ["full", "read-only"])
-def test_a_checkpoint_that_finds_no_room_leaves_the_ones_before(disk: Disk, state: str) -> None:
     model, optimizer = trained(1)
     checkpoints = Checkpoints(disk.folder, ALONE)
     checkpoints.save(1, model, optimizer, {"step": 1})
     disk.fill(0) if state == "full" else disk.remount("ro")
+    for write in (lambda: write_atomically(path, b"x" * 100_000), lambda: write_json(path, ["x" * 100_000])):
+        with pytest.raises(OSError, match="No space left|Read-only"):
+            write()
     with pytest.raises(LabError, match=r"checkpoint-00000002 cannot be written: .*; earlier checkpoints are intact"):
         checkpoints.save(2, model, optimizer, {"step": 2})
+    assert path.read_bytes() == before
+    assert [file.name for file in disk.folder.iterdir() if file.name.startswith(".")] == [MARKER]
     assert [path.name for path in disk.folder.glob("*checkpoint*")] == ["checkpoint-00000001"]
     disk.remount("rw,size=16m")
     again = Checkpoints(disk.folder, ALONE)

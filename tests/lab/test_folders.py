@@ -1,14 +1,9 @@
 """Whose folder is this: what someone else put into a folder is there after any command, killed at any moment."""
 
-import dataclasses
 import json
 import os
-import pickle
 import random
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,11 +11,9 @@ import pytest
 from autowarm.lab.commands import main
 from autowarm.lab.folders import MARKER, Busy, claim, free, is_ours, locked
 from autowarm.lab.training.checkpoint import Checkpoints, own_checkpoints
-from autowarm.lab.training.loop import train
 from tests.programs import Launcher
 
-from .conftest import small_run
-from .helpers import ALONE, PATIENCE, numbers, stored, trained
+from .helpers import ALONE, stored, trained
 
 MODEL = {"model.layers": 1, "model.width": 16, "model.heads": 2, "model.ff": 32, "model.vocab_size": 280,
          "model.seq_len": 16, "steps": 12, "batch_size": 4, "eval_batches": 1, "checkpoint_every": 4}  # fmt: skip
@@ -179,24 +172,16 @@ def refuse(draw: random.Random, folder: Path, given: list[str], capsys: pytest.C
         assert f"such as {folder}-2;" in said
 
 
-def refused(cases: range, tmp_path: Path, corpus: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]) -> None:
+FEW, MANY = range(18), pytest.param(range(18, 200), marks=[pytest.mark.generated, pytest.mark.long])
+
+
+@pytest.mark.parametrize("cases", [FEW, MANY], ids=["a few", "the rest"])
+def test_no_command_touches_a_folder_of_someone_elses(
+    cases: range, corpus_folder: Path, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for number in cases:
         command, folder = COMMANDS[number % len(COMMANDS)], tmp_path / f"folder{number}"
-        refuse(random.Random(number), folder, words(command, folder, corpus, tokenizer), capsys)
-
-
-def test_no_command_touches_a_folder_of_someone_elses(
-    corpus_folder: Path, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    refused(range(18), tmp_path, corpus_folder, tokenizer, capsys)
-
-
-@pytest.mark.generated
-@pytest.mark.long
-def test_no_command_touches_two_hundred_folders_of_someone_elses(
-    corpus_folder: Path, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    refused(range(18, 200), tmp_path, corpus_folder, tokenizer, capsys)
+        refuse(random.Random(number), folder, words(command, folder, corpus_folder, tokenizer), capsys)
 
 
 def kill_twice(number: int, folder: Path, given: list[str], launcher: Launcher) -> None:
@@ -237,51 +222,16 @@ def _is_written_by_us(path: Path, folder: Path) -> bool:
     return not foreign and not top.endswith("-good") and (top not in FOLDERS or is_ours(folder / top))
 
 
-def killed(cases: range, tmp_path: Path, corpus: Path, tokenizer: str, launcher: Launcher) -> None:
+@pytest.mark.parametrize(
+    "cases", [range(9), pytest.param(range(9, 100), marks=[pytest.mark.generated])], ids=["a few", "the rest"]
+)
+def test_what_is_put_beside_our_files_survives_a_killed_command(
+    cases: range, corpus_folder: Path, tokenizer: str, tmp_path: Path, lab_launcher: Launcher
+) -> None:
     for number in cases:
         command, folder = COMMANDS[number % len(COMMANDS)], tmp_path / f"folder{number}"
         try:
-            kill_twice(number, folder, words(command, folder, corpus, tokenizer), launcher)
+            kill_twice(number, folder, words(command, folder, corpus_folder, tokenizer), lab_launcher)
         except BaseException as error:
             error.add_note(f"in case {number}, {command}")
             raise
-
-
-def test_what_is_put_beside_our_files_survives_a_killed_command(
-    corpus_folder: Path, tokenizer: str, tmp_path: Path, lab_launcher: Launcher
-) -> None:
-    killed(range(9), tmp_path, corpus_folder, tokenizer, lab_launcher)
-
-
-@pytest.mark.generated
-def test_what_is_put_beside_our_files_survives_a_hundred_killed_commands(
-    corpus_folder: Path, tokenizer: str, tmp_path: Path, lab_launcher: Launcher
-) -> None:
-    killed(range(9, 100), tmp_path, corpus_folder, tokenizer, lab_launcher)
-
-
-@pytest.mark.long
-def test_runs_that_are_really_killed_go_on_beside_what_others_put_there(corpus_folder: Path, tmp_path: Path) -> None:
-    config = dataclasses.replace(small_run(corpus_folder), steps=60)
-    straight = train(config, tmp_path / "straight")
-    folder, draw = tmp_path / "run", random.Random(0)
-    program = "import sys, pickle; from pathlib import Path; from autowarm.lab.training.loop import train; " \
-              "train(pickle.loads(bytes.fromhex(sys.argv[1])), Path(sys.argv[2]), print)"  # fmt: skip
-    command = [sys.executable, "-u", "-c", program, pickle.dumps(config).hex(), str(folder)]
-    guests: dict[str, bytes | str] = {}
-    for kill in range(3):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            for _ in range(draw.randint(5, 15)):
-                process.stdout.readline()
-            process.send_signal(signal.SIGKILL)
-            process.wait(PATIENCE)
-        assert guests.items() <= seen(folder, tmp_path / "elsewhere").items() if guests else True
-        if not guests:
-            (tmp_path / "elsewhere").mkdir()
-            strew(folder, tmp_path / "elsewhere", draw, ANYTHING)
-            everything = seen(folder, tmp_path / "elsewhere")
-            guests = {path: x for path, x in everything.items() if not _is_written_by_us(Path(path), folder)}
-        assert kill < 2 or own_checkpoints(folder)
-    assert numbers(train(config, folder)) == numbers(straight)
-    assert guests.items() <= seen(folder, tmp_path / "elsewhere").items()

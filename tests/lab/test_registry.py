@@ -10,7 +10,7 @@ import torch
 
 from autowarm.lab import registry
 from autowarm.lab.commands import main
-from autowarm.lab.config import CompareConfig, LabError, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.config import CompareConfig, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.registry import OPTIMIZERS, SCHEDULES, SMALL_TASKS, WITH_NORM, Optimizer, Schedule, at
 from autowarm.lab.tasks import make_task
 from autowarm.lab.training.optimizers import make_optimizer
@@ -55,24 +55,6 @@ def test_a_row_is_all_that_a_new_schedule_and_a_new_optimizer_need(monkeypatch: 
     monkeypatch.setattr("autowarm.lab.training.schedules.at", lambda place: slow_start)
     make_scheduler(optimizer, point.run.schedule, 10)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
-
-
-def test_a_misspelt_name_gets_the_nearest_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, message in (
-        (["compare", "--schedules", "[gready]"], "schedules: unknown 'gready'; did you mean 'greedy'?"),
-        (["train", "--schedule", "gready"], "schedule.kind: unknown 'gready'; did you mean 'greedy'?"),
-        (["train", "--optimizer", "moun"], "optimizer.name: unknown 'moun'; did you mean 'muon'?"),
-        (["calibrate", "--kappa", "9", "--optimizer", "lino"], "optimizer: unknown 'lino'; did you mean 'lion'?"),
-        (["train", "--task", "mpl"], "did you mean 'mlp'?"),
-    ):
-        assert main(words) == 2
-        assert message in capsys.readouterr().err
-
-
-def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OPTIMIZERS, "x", Optimizer("X", "no_such_package:X"))  # type: ignore[misc]
-    with pytest.raises(LabError, match="the optimizer x needs the package no_such_package"):
-        make_optimizer(torch.nn.Linear(2, 2), OptimizerConfig("x"))
 
 
 def test_the_table_of_keys_names_every_optimizer_and_schedule() -> None:

@@ -11,8 +11,8 @@ import pytest
 from autowarm.lab.config import LabError, Point, ScheduleConfig, Where
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.engine import plan
+from autowarm.lab.tasks import identity, run_id
 from autowarm.lab.training.loop import train
-from autowarm.lab.training.metrics import identity, run_id
 from studies.cells import FAMILIES, HAND_SET
 from studies.rows import Cell, PlannedRow, Rows
 from studies.runs import curve_of, make, row_of, run_of

@@ -28,7 +28,7 @@ class Optimizer:
     norm: str = ""  # the geometry of its steps, if it has one: `autowarm.geometry` names it
     defaults: Mapping[str, Any] = field(default_factory=dict)  # arguments that differ from those of its class
     rate_free: bool = False  # whether it finds its rate itself, so that `lr` is a factor on it
-    kept: int = 2  # numbers that it keeps for each weight; Muon's AdamW and SOAP's preconditioners need more
+    kept: int | None = 2  # numbers that it keeps for each weight; None: more than that, which nothing counts
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     "adamw": Optimizer("AdamW", "torch.optim:AdamW", "sign"),  # no theory covers it; sign geometry describes it best
     "radam": Optimizer("RAdam", "torch.optim:RAdam", defaults={"decoupled_weight_decay": True}),
     "schedule-free": Optimizer("Schedule-Free", "schedulefree:AdamWScheduleFree"),
-    "soap": Optimizer("SOAP", "pytorch_optimizer:SOAP"),
+    "soap": Optimizer("SOAP", "pytorch_optimizer:SOAP", kept=None),
     "ademamix": Optimizer("AdEMAMix", "pytorch_optimizer:AdEMAMix", defaults={"weight_decouple": True}, kept=3),
     # Without `optimize_1d` vectors get a rate of their own, which no schedule reaches.
     "mars": Optimizer("MARS", "pytorch_optimizer:MARS", defaults={"optimize_1d": True}, kept=3),
@@ -137,7 +137,6 @@ def _words() -> dict[str, str]:
         "rate_free": either(one.title for one in OPTIMIZERS.values() if one.rate_free),
         "kinds": either(SCHEDULES),
         "schedules": "; ".join(f'"{name}" {one.about}' for name, one in SCHEDULES.items()),
-        "adaptive": either(name for name, one in SCHEDULES.items() if one.ours),
         "needing_target": either(name for name, one in SCHEDULES.items() if one.needs_target),
         "with_decay": either(FOLLOWED["decay"]),
         "with_div": either(FOLLOWED["div"]),

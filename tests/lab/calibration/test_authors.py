@@ -28,7 +28,7 @@ def test_it_depends_on_what_the_minimum_does_not() -> None:
 
 def test_the_cells_of_the_ablations_differ() -> None:
     assert len({authors_peak_gap(7.68, **MUON, sigma_f2=value) for value in VARIANCES}) == len(VARIANCES)
-    targets = (0, 1, 2, 3, 3.2, 3.4, 3.6, 4, 5)
+    targets = (0, 2, 3.2, 3.6, 5)
     assert len({authors_peak_gap(10.98 - target, **MUON) for target in targets}) == len(targets)
 
 

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from autowarm import AdaptiveWarmup
-from autowarm.lab.commands import main
 from autowarm.lab.config import (
     CompareConfig,
     LabError,
@@ -62,32 +61,22 @@ def test_every_sweep_is_there_at_every_scale() -> None:
     assert scales["tiny"] == scales["horizon"] == scales["paper"]
 
 
-@pytest.mark.parametrize(("size", "layers"), [("124M", 12), ("210M", 24)])
-def test_the_cells_of_the_main_table(size: str, layers: int) -> None:
-    """The paper's Table "main_hyperparams", cell by cell."""
-    points = sweep(f"paper/warmup-sweep-{size}").points()
-    paper = {point.cell: point.run for point in points if point.run.schedule.kind == "paper"}
-    assert len(paper) == 12
-    rates = {"muon-256": 2e-3 if size == "124M" else 3e-3, "muon-32": 1e-3, "lion": 1e-3, "normsgd": 1e-2}
-    targets = {"muon": (3.3, 3.2), "lion": (3.4, 3.3), "normsgd": (4.3, 4.1)}
-    for name, run in paper.items():
-        optimizer, batch, tokens = name.split("-")
-        assert run.model.layers == layers
-        assert run.batch_size == int(batch)
-        assert run.steps * run.batch_size * 512 == (1_048_576_000 if tokens == "1B" else 2_097_152_000)
-        assert run.optimizer.lr == rates.get(f"{optimizer}-{batch}", rates.get(optimizer))
-        assert run.schedule.target_loss == targets[optimizer][tokens != "1B"]
-        assert run.schedule.div == ({"32": 2, "256": 5}[batch] if optimizer == "normsgd" else None)
-        assert (run.clip, run.optimizer.weight_decay, run.model.seq_len, run.schedule.sigma_f2) == (0.5, 0.1, 512, 1e3)
-    lengths = {
-        name: [p.run.schedule.warmup_steps for p in points if p.cell == name and p.run.schedule.kind == "linear"]
-        for name in paper
+@pytest.mark.parametrize("size", ["124M", "210M"])
+def test_the_cells_of_the_main_table(size: str) -> None:
+    """What no row of `settings.csv` holds: two numbers of tokens at each batch size, and where the grids end."""
+    lengths: dict[str, list[int | None]] = {}
+    for point in sweep(f"paper/warmup-sweep-{size}").points():
+        optimizer, batch, tokens = point.cell.split("-")
+        assert (point.run.optimizer.name, point.run.batch_size) == (optimizer, int(batch))
+        assert point.run.steps * int(batch) * 512 == (1_048_576_000 if tokens == "1B" else 2_097_152_000)
+        if point.run.schedule.kind == "linear":
+            lengths.setdefault(point.cell, []).append(point.run.schedule.warmup_steps)
+    assert len(lengths) == 12
+    ends = {"muon-32": (50, 6000), "muon-256": (100, 4000), "lion-32": (1000, 16000), "lion-256": (500, 6000),
+            "normsgd-32": (50, 5000), "normsgd-256": (50, 5000)}  # fmt: skip
+    assert {cell: (some[0], some[-1]) for cell, some in lengths.items()} == {
+        f"{start}-{tokens}": both for start, both in ends.items() for tokens in ("1B", "2.1B")
     }
-    ends = {"muon-32": (50, 6000), "muon-256": (100, 4000), "lion-32": (1000, 16000), "normsgd-32": (50, 5000),
-            "normsgd-256": (50, 5000)}  # fmt: skip
-    for start, (low, high) in ends.items():
-        for name in (name for name in paper if name.startswith(start)):
-            assert (lengths[name][0], lengths[name][-1]) == (low, high)
 
 
 def test_the_grid_is_every_optimizer_rate_schedule_and_seed_once() -> None:
@@ -142,13 +131,11 @@ def test_as_the_authors_keeps_the_cells_of_every_ablation_apart() -> None:
         assert len(theirs.points()) == len(config.points())
 
 
-def test_schedules_are_just_those_that_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_schedules_are_just_those_that_are_asked_for() -> None:
     config = CompareConfig(
         rates={"muon": [0.01]}, schedules=["untuned", "constant", "greedy", "wsd"], warmups=[], seeds=[0]
     )
     assert [point.run.schedule.kind for point in config.points()] == ["untuned", "constant", "greedy", "wsd"]
-    assert main(["compare", "--schedules", "[constant, gready]"]) == 2
-    assert "gready" in capsys.readouterr().err
 
 
 def test_a_point_is_named_by_cell_schedule_and_axes() -> None:

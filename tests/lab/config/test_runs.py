@@ -11,7 +11,6 @@ from autowarm.lab.config.build import build
     [
         ({"model": 3}, "cells.x: 'model' is a group of options and must hold keys and values, got 3"),
         ({"model.widht": 1}, "cells.x: unknown key 'model.widht'; did you mean 'model.width'?"),
-        ({"optimizer.name": "moun"}, "unknown 'moun'; did you mean 'muon'?"),
         ({"steps": "many"}, "cells.x: steps: expected a whole number, got 'many'"),
         ({"optimizer.lr": "fast"}, "cells.x: optimizer.lr: expected a number, got 'fast'"),
         ({"steps": 0}, "cells.x: steps must be at least 1, got 0"),

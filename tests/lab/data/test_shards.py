@@ -40,13 +40,6 @@ def test_the_damaged_shard_is_named_also_across_a_border(folder: Path) -> None:
         batch(corpus.train, 0, 0, 64, 105)
 
 
-@pytest.mark.parametrize("start", [-1, 96])
-def test_a_window_outside_the_tokens_is_refused(folder: Path, start: int) -> None:
-    shards = Shards([folder / "train_0.bin"])
-    with pytest.raises(IndexError, match="windows of 5 tokens must lie in 0 to 100"):
-        shards.windows(np.array([0, start]), 5)
-
-
 def test_shards_read_as_one_sequence_and_damage_is_named(tmp_path: Path) -> None:
     paths = [tmp_path / f"fineweb_train_{i:06d}.bin" for i in range(3)]
     for i, path in enumerate(paths):

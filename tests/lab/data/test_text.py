@@ -4,7 +4,6 @@ import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -142,28 +141,6 @@ def test_a_large_file_is_read_in_pieces_and_is_a_corpus_of_its_own(
     assert "".join(parts.values()) == "".join(lines[:60])
     corpus = prepare(DataConfig(corpus=str(tmp_path)), VOCABULARY)
     assert len(corpus.train) > len(corpus.val) > 0
-
-
-@pytest.mark.usefixtures("_fresh_cache")
-def test_text_is_encoded_in_pieces(data: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = prepare(data, VOCABULARY)
-    learnt, given = text.learnt_tokenizer, []
-
-    class Watched:
-        def __init__(self, texts: list[str], vocab_size: int) -> None:
-            self.inner, self.to_str = learnt(texts, vocab_size), lambda: ""
-            self.token_to_id = self.inner.token_to_id
-
-        def encode_batch(self, texts: list[str]) -> Any:
-            given.append(len(texts))
-            return self.inner.encode_batch(texts)
-
-    monkeypatch.setattr(text, "learnt_tokenizer", Watched)
-    monkeypatch.setattr(text, "_TOGETHER", 2)
-    only_cache().unlink()
-    prepare.cache_clear()
-    assert np.array_equal(prepare(data, VOCABULARY).train, whole.train)
-    assert max(given) == 2 < sum(given)
 
 
 def test_text_that_is_not_utf8_is_named_once(

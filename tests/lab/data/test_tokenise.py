@@ -13,7 +13,7 @@ from autowarm.lab.config import DataConfig, LabError
 from autowarm.lab.data import batch, prepare
 from autowarm.lab.data.shards import check, open_shard
 from autowarm.lab.data.text import END_OF_TEXT, read_documents
-from autowarm.lab.data.tokenise import ShardsConfig, documents, load_encoder, make_shards
+from autowarm.lab.data.tokenise import FINEWEB, SAMPLE, ShardsConfig, documents, load_encoder, make_shards
 
 DOCUMENTS = 900
 
@@ -87,6 +87,37 @@ def test_broken_off_it_goes_on_with_the_same_shards(parquet: Path, tokenizer: st
     assert np.array_equal(tokens_of(tmp_path / "broken"), tokens_of(tmp_path / "straight"))
     with pytest.raises(LabError, match="holds other shards .source: here → there"):
         make_shards(settings(tmp_path / "broken", tokenizer), "there", lambda: documents(parquet))
+
+
+def test_fineweb_is_streamed_goes_on_after_a_cut_and_is_not_asked_for_again(
+    parquet: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder of the hub's layout stands for it."""
+    import datasets
+
+    hub, asked, load = tmp_path / "hub", [], datasets.load_dataset
+
+    def load_dataset(path: str, **given: Any) -> Any:
+        asked.append((path, given["name"], given["split"]))
+        return load("parquet", data_files=sorted(map(str, hub.iterdir())), **{**given, "name": "default"})
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    shutil.copytree(parquet, hub)
+    (hub / "2.parquet").write_bytes(b"PAR1 no more")
+    out = tmp_path / "shards"
+    words = ["data", "fineweb", "--tokenizer", tokenizer, "--out", str(out), "--val_tokens", "1000", "--shard_tokens",
+             "4000", "--workers", "2"]  # fmt: skip
+    assert main(words) == 1
+    assert "the same command continues from here" in capsys.readouterr().err
+    kept = json.loads((out / "manifest.json").read_text())
+    assert 0 < kept["documents"] <= 600
+    shutil.copy(parquet / "2.parquet", hub)
+    assert [main(words), main(words)] == [0, 0]
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["shards"][: len(kept["shards"])] == kept["shards"]
+    assert (manifest["source"], manifest["documents"]) == (f"{FINEWEB} {SAMPLE}", DOCUMENTS)
+    assert np.array_equal(tokens_of(out), load_encoder(tokenizer)([row["text"] for row in documents(parquet)]))
+    assert asked == [(FINEWEB, SAMPLE, "train")] * 2
 
 
 def test_a_budget_of_tokens_can_be_raised_later(parquet: Path, tokenizer: str, tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,10 +20,11 @@ from autowarm.lab.execution.cluster import run_jobs
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.pool import Job
 
+from ..helpers import PATIENCE, wait_for
+
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'autowarm[ray]'")
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find the processes")
-PATIENCE = 600
 # A token that some other cluster left in the home directory would be asked of this one.
 ENVIRONMENT = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1", "OMP_NUM_THREADS": "1",
                "RAY_AUTH_MODE": "disabled"}  # fmt: skip
@@ -64,23 +64,17 @@ def address() -> Iterator[str]:
     head = start("--head", "--node-ip-address", "127.0.0.1", "--port", str(port), "--num-cpus", "0",
                  "--include-dashboard", "false", "--temp-dir", str(folder))  # fmt: skip
     try:
-        wait_for_port(port, head)
+        wait_for(lambda: answers(port), lambda: head.poll() is None, "the head did not start")
         yield f"127.0.0.1:{port}"
     finally:
         end(head)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def wait_for_port(port: int, head: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            assert head.poll() is None, "the head did not start"
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+def answers(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
 
 
 @pytest.mark.long
@@ -99,11 +93,11 @@ def test_a_killed_worker_costs_nothing_but_time(address: str, corpus_folder: Pat
     with open(said, "w") as file:
         driver = subprocess.Popen([sys.executable, "-m", "autowarm", *words], env=ENVIRONMENT, stdout=file,
                                   stderr=subprocess.STDOUT)  # fmt: skip
-    machines = []
+    machines, alive = [], lambda: driver.poll() is None
     try:
-        wait_for(lambda: "2 runs" in said.read_text(), driver, said)
+        wait_for(lambda: "2 runs" in said.read_text(), alive, said.read_text)
         machines.append(start("--address", address, "--num-cpus", "1"))
-        wait_for(lambda: list(out.glob("runs/*/checkpoint-*")), driver, said)
+        wait_for(lambda: list(out.glob("runs/*/checkpoint-*")), alive, said.read_text)
         end(machines[0])
         assert len(list(out.glob("runs/*/result.json"))) < 2
         machines.append(start("--address", address, "--num-cpus", "1"))
@@ -117,14 +111,6 @@ def test_a_killed_worker_costs_nothing_but_time(address: str, corpus_folder: Pat
     # Each step is there once, whatever was done twice.
     for path in out.glob("runs/*/metrics.jsonl"):
         assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == list(range(1, 401))
-
-
-def wait_for(condition: Callable[[], object], process: subprocess.Popen[bytes], said: Path) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert process.poll() is None, said.read_text()
-        assert time.monotonic() < deadline, said.read_text()
-        time.sleep(0.02)
 
 
 def test_an_address_with_no_cluster_is_one_line(tmp_path: Path) -> None:

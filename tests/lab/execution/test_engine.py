@@ -219,30 +219,6 @@ def test_a_longer_warm_up_is_planned_only_where_the_longest_is_the_best(
     assert longer(planned, before) == []  # nor again, where they failed
 
 
-NAMES = ["[/red]", r"$_{\foo}$", "\x1b[31mred", "a {0} %s"]
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore:Glyph")
-def test_cells_of_any_name_reach_terminal_manifest_and_report(
-    corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "sweep.yaml"
-    content = {"base": base(corpus_folder), "cells": {name: {"set": {"clip": 1.0 + i}} for i, name in enumerate(NAMES)},
-               "grid": [{"schedule.kind": "linear", "schedule.warmup_steps": 2}]}  # fmt: skip
-    path.write_text(yaml.safe_dump(content))
-    assert main(["sweep", "--config", str(path), "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().out
-    assert "\x1b" not in said
-    assert all(f"{name} linear2 seed0".replace("\x1b", "") in said for name in NAMES)
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert [run["cell"] for run in manifest["runs"]] == sorted(NAMES)
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert "\x1b" not in page
-    assert all(name.replace("\x1b", "") in page for name in NAMES)
-    assert (tmp_path / "out" / "sweep.png").stat().st_size > 1000
-
-
 def test_results_name_their_corpus_and_config(corpus_folder: Path, tmp_path: Path) -> None:
     grid: list[dict[str, Any]] = [{"schedule.kind": "constant"}]
     config = SweepConfig(base=base(corpus_folder), cells={"a": {}}, grid=grid, out=str(tmp_path))

@@ -76,7 +76,10 @@ def test_the_main_table_has_a_row_for_each_of_its_cells(sources: Sources) -> Non
 
 
 @pytest.mark.long
-def test_the_listing_has_a_cost_for_all_that_trains() -> None:
+def test_the_listing_has_a_cost_for_all_that_trains(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["figure", "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert [name for name in GALLERY if name not in listed] == []
     for name, paper, tiny, long, large, about in listing():
         assert about
         assert paper

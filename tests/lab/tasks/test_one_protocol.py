@@ -1,6 +1,8 @@
 """The lab's tasks and a user's are objects with the same methods, and the loop cannot tell them apart."""
 
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +10,11 @@ import pytest
 import torch
 
 from autowarm.lab.config import OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.data import batch
+from autowarm.lab.data.batches import Sampling
 from autowarm.lab.registry import SMALL_TASKS, at
 from autowarm.lab.tasks import Drawn, Task, make_task
+from autowarm.lab.tasks.corpora import Language
 from autowarm.lab.tasks.own import load, pack
 from autowarm.lab.training.loop import train
 
@@ -52,11 +57,20 @@ def test_batches_by_step_are_drawn_from_the_step_that_is_needed_and_in_its_rows(
     assert made.first == [7]
 
 
+@pytest.mark.parametrize("sampling", ["random", "epochs"])
+def test_batches_of_text_are_those_of_the_config_from_any_step(run: RunConfig, sampling: Sampling) -> None:
+    task = Language(replace(run, data=replace(run.data, sampling=sampling), steps=6))
+    found = [tokens for (tokens,) in task.batches(3).after(2, slice(1, 3))]
+    for step, tokens in enumerate(found, 2):
+        assert torch.equal(tokens, torch.from_numpy(batch(task.data.train, 3, step, 4, 16, slice(1, 3), sampling)))
+    assert len(found) == 4
+    assert not any(thread.name.startswith("autowarm-read-ahead") for thread in threading.enumerate())
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_batch_is_split_alike_in_every_part(count: int) -> None:
     task = Task(Counted(), RunConfig(), "counted")
-    batch = torch.arange(4), torch.arange(4.0)
-    pieces = task.pieces(batch, torch.device("cpu"), count, torch.float64)
+    pieces = task.pieces((torch.arange(4), torch.arange(4.0)), torch.device("cpu"), count, torch.float64)
     assert [len(part) for piece in pieces for part in piece] == [4 // count] * 2 * count
     assert pieces[0][1].dtype == torch.float64
     assert pieces[0][0].dtype == torch.int64

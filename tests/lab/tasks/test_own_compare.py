@@ -1,11 +1,8 @@
 """A whole comparison of a user's own task: from the command line, from a script, and from a notebook."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,77 +17,12 @@ from autowarm.lab.config import CompareConfig, LabError
 from autowarm.lab.config.build import build, parse
 from autowarm.lab.tasks.own import defaults
 
-from ..helpers import LINE, run_here
+from ..helpers import LINE
+from . import own_runs
 
 DEFAULTS = '{"rates": {"adamw": [0.1], "sgd": [0.01]}, "run": {"steps": 12}, "warmups": [0, 0.25], "seeds": [0, 1]}'
 TASK = LINE.replace('"plain"', '"sgd"').replace("class Line:\n", f"class Line:\n    defaults = {DEFAULTS}\n")
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "COLUMNS": "200"}
-
-
-def command(folder: Path, *words: str) -> "subprocess.Popen[str]":
-    line = [sys.executable, "-m", "autowarm", "compare", "--task", "task.py:Line", "--out", "out", *words]
-    return subprocess.Popen(
-        line, cwd=folder, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        start_new_session=True,
-    )  # fmt: skip
-
-
-def losses(folder: Path) -> dict[tuple[Any, ...], float]:
-    rows = json.loads((folder / "out" / "results.json").read_text())["runs"]
-    return {(row["optimizer"], row["schedule"], row["warmup_steps"], row["seed"]): row["val_loss"] for row in rows}
-
-
-@pytest.mark.long
-def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
-    for folder in (straight, stopped):
-        folder.mkdir()
-        (folder / "task.py").write_text(TASK)
-    words = ("--run.steps=200", "--run.checkpoint_every=20", "--rates={sgd: [0.01]}", "--schedules=[linear]")
-    words += ("--workers=1",)
-    here = ["compare", "--task", "task.py:Line", "--out", "out", *words]
-    monkeypatch.chdir(straight)
-    with monkeypatch.context() as patch:
-        patch.setattr("autowarm.lab.execution.engine.run_jobs", run_here)
-        assert main(here) == 0
-    assert "report.html" in capsys.readouterr().out
-
-    process = command(stopped, *words)
-    began = time.monotonic()
-    while not list(stopped.glob("out/runs/*/checkpoint-*")) and time.monotonic() - began < 200:
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)  # Ctrl-C reaches the whole group
-    _, err = process.communicate(timeout=200)
-    assert process.returncode == 130, err
-    assert "the same command continues from here" in err
-    assert "Traceback" not in err
-    monkeypatch.chdir(stopped)
-    assert main(here) == 0  # on a worker again
-    assert "report.html" in capsys.readouterr().out
-    assert losses(stopped) == losses(straight)
-    assert len(losses(stopped)) == 4
-
-    Path("task.py").write_text(f"# a remark\n{TASK}")
-    assert main(here) == 0
-    assert "all 4 runs are finished" in capsys.readouterr().out
-
-
-@pytest.mark.long
-def test_a_mistake_that_every_run_makes_is_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "task.py").write_text(TASK.replace("self, model, batch):", "self, model, batch):\n        1 / 0", 1))
-    assert main(["compare", "--task", "task.py:Line", "--out", "out", "--workers", "1"]) == 1
-    out, err = capsys.readouterr()
-    assert err == (
-        "autowarm: every run failed: task.py:15: in loss of a validation batch: ZeroDivisionError: division by zero\n"
-    )
-    assert out.count("ZeroDivisionError") <= 1
-    assert "Traceback" not in out
-    assert "in loss" in next((tmp_path / "out" / "runs").glob("*/error.txt")).read_text()
 
 
 BROKEN = {
@@ -175,24 +107,8 @@ def test_a_notebook(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("jobs_here")
 def test_a_failure_in_one_optimizer_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Half(Line):
+    class Half(Line, own_runs.Line):
         optimizers = {"bad": lambda model, lr: 1 / 0}  # noqa: RUF012
-
-        def model(self) -> Any:
-            import torch
-
-            return torch.nn.Linear(2, 1)
-
-        def batches(self, seed: int) -> Any:
-            import torch
-
-            return [torch.ones(4, 2)] * 40
-
-        def loss(self, model: Any, batch: Any) -> Any:
-            return model(batch).square().mean()
-
-        def validation(self) -> Any:
-            return self.batches(0)[:1]
 
     results = compare(
         Half(), rates={"bad": [1.0], "adamw": [0.1]}, schedules=["linear"], warmups=[0], out=tmp_path, steps=3

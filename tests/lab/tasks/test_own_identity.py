@@ -2,9 +2,6 @@
 
 import functools
 import importlib
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from autowarm.lab.tasks.fingerprint import fingerprint
 from autowarm.lab.tasks.own import load, pack
 from autowarm.lab.training.loop import train
 
+from ..helpers import LINE
 from .own_runs import Line, config_of
 
 
@@ -51,87 +49,6 @@ def test_a_prepare_that_was_cut_off_is_called_again(tmp_path: Path) -> None:
     (folder / "half").write_text("")
     assert pack(Prepared()).prepared(tmp_path).folder == folder
     assert not (folder / "half").exists()
-
-
-IDENTITIES = """
-import sys
-from collections.abc import Callable
-from autowarm.lab.commands import main
-from autowarm.lab.config import LabError
-from autowarm.lab.tasks.fingerprint import fingerprint
-from autowarm.lab.tasks.own import load
-for folder in sys.argv[1:]:
-    print(fingerprint(load(f"{folder}/task.py:Task"), frozenset({"defaults"})))
-    sys.path.pop(0)
-    for name in ("model", "layers", "more"):
-        sys.modules.pop(name, None)
-"""
-FILE = """
-import torch
-from model import Net
-SCALE = torch.tensor([1.0, 2.0])
-KINDS = {"a", "b", "c"}
-def scaled(x):
-    return x * SCALE.sum()
-class Task:
-    defaults = {"seeds": [0, 1]}
-    def __init__(self):
-        self.table, self.names = {"x": torch.ones(2)}, {"p", "q", "r"}
-    def model(self):
-        import layers
-        return Net(layers.WIDTH)
-    def batches(self, seed):
-        while True:
-            yield torch.randn(4)
-    def loss(self, model, batch):
-        return scaled(model(batch)).mean() if "a" in {"a", "b"} else KINDS
-    def validation(self):
-        return [torch.randn(4)]
-if __name__ == "__main__":
-    print("compare")
-"""
-
-
-OTHERS = {
-    "model": "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self, n):\n        super().__init__(n, 1)\n",
-    "layers": "from more import WIDTH\n",
-    "more": "WIDTH = 4\n",
-}
-SAME = [
-    ("task", "import torch\n", "# a remark\n\nimport torch\n"),
-    ("task", "[0, 1]", "[0, 1, 2]"),  # what `defaults` do stands in the config
-    ("task", 'print("compare")', "print(1)"),
-]
-CHANGED = [
-    ("task", "x * SCALE", "x + SCALE"),
-    ("task", "2.0", "3.0"),
-    ("task", '"x": torch.ones', '"x": torch.zeros'),
-    ("task", '"c"}', '"d"}'),
-    ("task", "        import layers\n", "        import layers\n        torch.rand(1)\n"),
-    ("model", "(n, 1)", "(n, 1, bias=False)"),  # a file beside it
-]
-
-
-@pytest.mark.long
-def test_a_task_is_known_again_and_a_change_of_its_code_is_seen(tmp_path: Path) -> None:
-    folders = []
-    for index, (changed, old, new) in enumerate([("task", "", ""), *SAME, *CHANGED]):
-        folders.append(tmp_path / str(index))
-        folders[-1].mkdir()
-        for name, text in {"task": FILE, **OTHERS}.items():
-            assert name != changed or old in text
-            (folders[-1] / f"{name}.py").write_text(text.replace(old, new) if name == changed and old else text)
-    found = []
-    for seed in ("1", "2"):  # sets in another order
-        environment = os.environ | {"PYTHONHASHSEED": seed}
-        command = [sys.executable, "-c", IDENTITIES, *map(str, folders)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-        assert done.returncode == 0, done.stderr
-        found.append(done.stdout.split())
-    assert found[0] == found[1]
-    here, *others = found[0]
-    assert others[: len(SAME)] == [here] * len(SAME)
-    assert len({here, *others}) == 1 + len(CHANGED)
 
 
 def test_packing_leaves_the_task_as_it_was() -> None:
@@ -184,20 +101,11 @@ def test_tensors_of_any_layout_are_known_again(values: Callable[[torch.Tensor], 
     assert once == again != other
 
 
-NEW_AT_EACH_START = """import time
-import torch
-class Task:
-    defaults = {"rates": {"adamw": [0.1]}, "run": {"steps": 2}, "warmups": [0], "seeds": [0], "schedules": ["linear"]}
+NEW_AT_EACH_START = f"""{LINE}
+    defaults = {{"rates": {{"adamw": [0.1]}}, "run": {{"steps": 2}}, "warmups": [0], "seeds": [0]}}
+
     def __init__(self):
-        self.started, self.width = time.time_ns(), 4
-    def model(self):
-        return torch.nn.Linear(self.width, 1)
-    def batches(self, seed):
-        return [torch.ones(3, 4)] * 9
-    def loss(self, model, batch):
-        return model(batch).square().mean()
-    def validation(self):
-        return self.batches(0)[:1]
+        self.started, self.width = time.time_ns(), 8
 """
 
 
@@ -208,15 +116,10 @@ def test_what_is_new_in_a_task_at_each_start_is_named(
     monkeypatch.chdir(tmp_path)
     Path("task.py").write_text(NEW_AT_EACH_START)
     for _ in range(2):
-        assert main(["compare", "--task", "task.py:Task", "--out", "out"]) == 0
+        assert main(["compare", "--task", "task.py:Line", "--schedules=linear", "--out", "out"]) == 0
     assert capsys.readouterr().out.count("the task is new: started had other values at the last start") == 1
-    assert [
-        main(["train", "--task", "task.py:Task", "--out", "one", "--schedule.kind=linear", "--schedule.warmup_steps=1"])
-        for _ in range(2)
-    ] == [
-        0,
-        1,
-    ]
+    statuses = [main(["train", "--task", "task.py:Line", "--out", "one", "--schedule=constant"]) for _ in range(2)]
+    assert statuses == [0, 1]
     said = capsys.readouterr().err
     assert "task.started: " in said
     assert "task.width" not in said

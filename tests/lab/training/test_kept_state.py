@@ -1,10 +1,8 @@
 """What a model or an optimizer keeps beside its weights: interrupted or evaluated on the way, a run ends with the same
 bits, or a warning names what could not be kept."""
 
-import copy
 import random
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from autowarm.lab.config import EngineConfig
-from autowarm.lab.tasks.own import PackedTask, pack
+from autowarm.lab.tasks.own import pack
+from autowarm.lab.training.content import attributes
 from autowarm.lab.training.loop import train
+from autowarm.lab.training.optimizers import unchanged
 from autowarm.lab.training.stopping import Interrupted
+from tests.cases import each
 
 from ..helpers import stop_at
 from ..tasks.own_runs import Line, config_of
@@ -49,219 +50,83 @@ class Extra(nn.Module):
 
 
 class Keeps(nn.Module):
-    """Keeps something under `kept`, changes it at every pass, and scales its input by it."""
-
-    kept: Any
+    """Keeps something under `kept`, changes it at every pass, and scales its input by what comes of it; see `KINDS`."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.register_buffer("passes", torch.zeros((), dtype=torch.long))
         self.inner = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
-        self.change, begin = KINDS[kind]
-        begin(self)
+        begins, self.change = KINDS[kind]
+        exec(begins, {**NAMES, "one": self})
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            self.passes += 1
-        return self.inner(x) * (1 + float(self.change(self)) / 100)
+        self.passes += self.training
+        found = {**NAMES, "one": self}
+        exec(self.change, found)
+        return self.inner(x) * (1 + abs(complex(found.get("x", 0))) / 100)
 
 
-def buffer(value: Any, persistent: bool = True) -> Callable[[Keeps], None]:
-    return lambda one: one.register_buffer("kept", copy.deepcopy(value), persistent=persistent)
+def buffer(value: str, persistent: bool = True) -> str:
+    return f"one.register_buffer('kept', {value}, {persistent})"
 
 
-def attribute(make: Callable[[], Any]) -> Callable[[Keeps], None]:
-    return lambda one: setattr(one, "kept", make())
-
-
-def put(one: Keeps, value: Any) -> None:
-    one.kept = value
-
-
-def nothing(one: Keeps) -> None:
-    pass
-
-
-def in_place(one: Keeps) -> float:
-    one.kept += 1
-    return abs(complex(one.kept.double().sum() if not one.kept.is_complex() else one.kept.sum()))
-
-
-def replaced(one: Keeps) -> float:
-    one.kept = one.kept + 1
-    return float(one.kept.sum())
-
-
-def grown(one: Keeps) -> int:
-    one.kept = torch.cat([one.kept, torch.ones(1)])
-    return len(one.kept)
-
-
-def made(one: Keeps) -> float:
-    one.kept = torch.ones(2) if one.kept is None else one.kept + 1
-    return float(one.kept.sum())
-
-
-def dropped(one: Keeps) -> float:
-    if one.kept is not None:
-        one.kept = None if one.passes >= 4 else one.kept + 1
-    return 0.0 if one.kept is None else float(one.kept)
-
-
-def late(persistent: bool) -> Callable[[Keeps], float]:
-    def change(one: Keeps) -> float:
-        if not hasattr(one, "kept"):
-            one.register_buffer("kept", torch.zeros(()), persistent=persistent)
-        return in_place(one)
-
-    return change
-
-
-def shared(one: Keeps) -> None:
-    one.register_buffer("kept", torch.zeros(()), persistent=False)
-    one.inner[0].register_buffer("same", one.kept, persistent=False)
-
-
-def through_the_other(one: Keeps) -> float:
-    one.inner[0].same += 1  # type: ignore[operator]
-    return float(one.kept)
-
-
-def wider(one: Keeps) -> float:
-    one.kept = one.kept.double() + 1e-9
-    return float(one.kept) * 1e9
-
-
-def expanded(one: Keeps) -> float:
-    one.kept = torch.full((1,), float(one.passes)).expand(3)
-    return float(one.kept.sum())
-
-
-def beside_a_weight(one: Keeps) -> None:
-    one.register_buffer("kept", one.inner[0].weight.detach())
-
-
-def grad_of(layer: int, at: int, on: bool) -> Callable[[Keeps], float]:
-    def change(one: Keeps) -> float:
-        if one.training and one.passes == at:
-            one.inner[layer].requires_grad_(on)
-        return 0.0
-
-    return change
-
-
-def by_turns(one: Keeps) -> float:
-    if one.training:
-        one.inner[0].weight.requires_grad_(not one.inner[0].weight.requires_grad)
-    return 0.0
-
-
-def mode_of(layer: int) -> Callable[[Keeps], float]:
-    def change(one: Keeps) -> float:
-        if one.training and one.passes == 4:
-            one.inner[layer].eval()
-        return 0.0
-
-    return change
-
-
-def with_extra(one: Keeps) -> None:
-    one.inner.append(Extra())
-
-
-def mutated(change: Callable[[Any], float]) -> Callable[[Keeps], float]:
-    return lambda one: change(one.kept)
-
-
-def item(kept: Any) -> float:
-    kept["n"] = kept.get("n", 0) + 1
-    return float(kept["n"])
-
-
-def append(kept: Any) -> int:
-    kept.append(1)
-    return len(kept)
-
-
-def add(kept: set[int]) -> int:
-    kept.add(len(kept))
-    return len(kept)
-
-
-def add_in_array(kept: np.ndarray) -> float:
-    kept += 1
-    return float(kept.sum())
-
-
-def add_value(kept: Any) -> float:
-    kept.value += 1
-    return float(kept.value)
-
-
-def add_deeply(kept: Counts) -> int:
-    kept.seen[0] += 1
-    return kept.seen[0]
-
-
-def swapped(one: Keeps) -> float:
-    one.kept = torch.tanh if one.passes % 2 else torch.relu
-    return float(one.kept(torch.tensor(3.0)))
-
-
-def longer(one: Keeps) -> int:
-    one.kept = one.kept + one.kept[:1]
-    return len(one.kept)
-
-
-# What changes it, and how it begins. Attributes cannot be saved; they are named.
-KINDS: dict[str, tuple[Callable[[Keeps], float], Callable[[Keeps], None]]] = {
-    "buffer": (in_place, buffer(torch.zeros(()))),
-    "long": (in_place, buffer(torch.zeros(2, dtype=torch.long))),
-    "complex": (in_place, buffer(torch.zeros(1, dtype=torch.complex64))),
-    "bfloat16, not persistent": (in_place, buffer(torch.zeros(1, dtype=torch.bfloat16), False)),
-    "not persistent": (in_place, buffer(torch.zeros(()), False)),
-    "not persistent, replaced": (replaced, buffer(torch.zeros(3), False)),
-    "replaced": (replaced, buffer(torch.zeros(3))),
-    "grown": (grown, buffer(torch.zeros(0))),
-    "not persistent, grown": (grown, buffer(torch.zeros(0), False)),
-    "None at first": (made, buffer(None)),
-    "not persistent, None at first": (made, buffer(None, False)),
-    "dropped": (dropped, buffer(torch.zeros(()), False)),
-    "late": (late(True), nothing),
-    "not persistent, late": (late(False), nothing),
-    "shared": (through_the_other, shared),
-    "wider": (wider, buffer(torch.zeros(()), False)),
-    "expanded": (expanded, buffer(torch.zeros(3), False)),
-    "beside a weight": (lambda one: float(one.kept.sum()), beside_a_weight),
-    "frozen on the way": (grad_of(0, 4, False), nothing),
-    "thawed on the way": (grad_of(0, 4, True), lambda one: one.inner[0].requires_grad_(False) and None),
-    "frozen by turns": (by_turns, nothing),
-    "batch norm in evaluation mode": (mode_of(1), nothing),
-    "dropout in evaluation mode": (mode_of(2), nothing),
-    "extra state": (lambda one: 0.0, with_extra),
-    "number": (lambda one: put(one, one.kept + 1) or one.kept, attribute(int)),
-    "average": (lambda one: put(one, 0.9 * one.kept + 1) or one.kept, attribute(float)),
-    "flag": (lambda one: put(one, not one.kept) or one.kept, attribute(bool)),
-    "text": (longer, attribute(lambda: "a")),
-    "pair": (longer, attribute(lambda: (1, 2))),
-    "tensor": (lambda one: put(one, one.kept + 1) or one.kept, attribute(lambda: torch.zeros(()))),
-    "tensor in place": (in_place, attribute(lambda: torch.zeros(()))),
-    "list": (mutated(append), attribute(list)),
-    "deque": (mutated(append), attribute(lambda: deque(maxlen=9))),
-    "dict": (mutated(item), attribute(dict)),
-    "ordered": (mutated(item), attribute(OrderedDict)),
-    "counter": (mutated(item), attribute(Counter)),
-    "set": (mutated(add), attribute(set)),
-    "array": (mutated(add_in_array), attribute(lambda: np.zeros(2))),
-    "object": (mutated(add_value), attribute(Number)),
-    "deep object": (mutated(add_deeply), attribute(Counts)),
-    "function": (swapped, attribute(lambda: torch.relu)),
-    "Python's generator": (mutated(lambda kept: kept.random()), attribute(lambda: random.Random(0))),
-    "NumPy's generator": (mutated(lambda kept: kept.random()), attribute(lambda: np.random.default_rng(0))),
-    "PyTorch's generator": (
-        mutated(lambda kept: float(torch.rand((), generator=kept))), attribute(lambda: torch.Generator().manual_seed(0))
-    ),
-}  # fmt: skip
+UP, REPLACED = "one.kept += 1; x = one.kept.sum()", "one.kept = one.kept + 1; x = one.kept.sum()"
+GROWN = "one.kept = torch.cat([one.kept, torch.ones(1)]); x = len(one.kept)"
+MADE = "one.kept = torch.ones(2) if one.kept is None else one.kept + 1; x = one.kept.sum()"
+DROPPED = "one.kept = None if one.kept is None or one.passes >= 4 else one.kept + 1; x = one.kept or 0"
+LATE = "hasattr(one, 'kept') or {}; one.kept += 1; x = one.kept"
+SHARED = f"{buffer('torch.zeros(())', False)}; one.inner[0].register_buffer('same', one.kept, False)"
+EXPANDED = "one.kept = torch.full((1,), float(one.passes)).expand(3); x = one.kept.sum()"
+TURNS = "if one.training: one.inner[0].weight.requires_grad_(not one.inner[0].weight.requires_grad)"
+FOURTH = "one.training and one.passes == 4 and one.inner"
+FUNCTION = "one.kept = torch.tanh if one.passes % 2 else torch.relu; x = one.kept(torch.tensor(3.0))"
+# How it begins, and what changes it.
+SAVED = {
+    "buffer": (buffer("torch.zeros(())"), UP),
+    "long": (buffer("torch.zeros(2, dtype=torch.long)"), UP),
+    "complex": (buffer("torch.zeros(1, dtype=torch.complex64)"), UP),
+    "bfloat16, not persistent": (buffer("torch.zeros(1, dtype=torch.bfloat16)", False), UP),
+    "replaced": (buffer("torch.zeros(3)"), REPLACED),
+    "not persistent, replaced": (buffer("torch.zeros(3)", False), REPLACED),
+    "grown": (buffer("torch.zeros(0)"), GROWN),
+    "not persistent, grown": (buffer("torch.zeros(0)", False), GROWN),
+    "None at first": (buffer("None"), MADE),
+    "not persistent, None at first": (buffer("None", False), MADE),
+    "dropped": (buffer("torch.zeros(())", False), DROPPED),
+    "late": ("", LATE.format(buffer("torch.zeros(())"))),
+    "not persistent, late": ("", LATE.format(buffer("torch.zeros(())", False))),
+    "shared": (SHARED, "one.inner[0].same += 1; x = one.kept"),
+    "wider": (buffer("torch.zeros(())", False), "one.kept = one.kept.double() + 1e-9; x = one.kept * 1e9"),
+    "expanded": (buffer("torch.zeros(3)", False), EXPANDED),
+    "beside a weight": (buffer("one.inner[0].weight.detach()"), "x = one.kept.sum()"),
+    "frozen on the way": ("", f"{FOURTH}[0].requires_grad_(False)"),
+    "thawed on the way": ("one.inner[0].requires_grad_(False)", f"{FOURTH}[0].requires_grad_(True)"),
+    "frozen by turns": ("", TURNS),
+    "batch norm in evaluation mode": ("", f"{FOURTH}[1].eval()"),
+    "dropout in evaluation mode": ("", f"{FOURTH}[2].eval()"),
+    "extra state": ("one.inner.append(Extra())", ""),
+}
+# Attributes cannot be saved; they are named.
+NAMED = {
+    "number": ("one.kept = 0", "one.kept += 1; x = one.kept"),
+    "text": ("one.kept = 'a'", "one.kept += one.kept[:1]; x = len(one.kept)"),
+    "pair": ("one.kept = 1, 2", "one.kept += one.kept[:1]; x = len(one.kept)"),
+    "tensor": ("one.kept = torch.zeros(())", REPLACED),
+    "tensor in place": ("one.kept = torch.zeros(())", UP),
+    "list": ("one.kept = []", "one.kept.append(1); x = len(one.kept)"),
+    "deque": ("one.kept = deque(maxlen=9)", "one.kept.append(1); x = len(one.kept)"),
+    "dict": ("one.kept = {}", "one.kept['n'] = x = one.kept.get('n', 0) + 1"),
+    "set": ("one.kept = set()", "one.kept.add(len(one.kept)); x = len(one.kept)"),
+    "array": ("one.kept = np.zeros(2)", UP),
+    "object": ("one.kept = Number()", "one.kept.value += 1; x = one.kept.value"),
+    "deep object": ("one.kept = Counts()", "one.kept.seen[0] += 1; x = one.kept.seen[0]"),
+    "function": ("one.kept = torch.relu", FUNCTION),
+    "Python's generator": ("one.kept = random.Random(0)", "x = one.kept.random()"),
+    "NumPy's generator": ("one.kept = np.random.default_rng(0)", "x = one.kept.random()"),
+    "PyTorch's generator": ("one.kept = torch.Generator().manual_seed(0)", "x = torch.rand((), generator=one.kept)"),
+}
+KINDS = SAVED | NAMED
+NAMES = {"torch": torch, "np": np, "random": random, "deque": deque, "Number": Number, "Counts": Counts, "Extra": Extra}
 
 
 class Kept(Line):
@@ -296,9 +161,10 @@ class OwnOptimizer(Line):
     optimizers = {"slower": lambda model, lr: Slower(model.parameters(), lr)}  # noqa: RUF012
 
 
-def outcome(own: PackedTask, folder: Path, stops: tuple[int, ...] = (), **more: Any) -> tuple[dict[str, Tensor], str]:
-    """The final weights, and all that the result warns of."""
-    config = config_of(own, kind="linear", **more)
+def outcome(task: Line, folder: Path, stops: tuple[int, ...] = (), **more: Any) -> tuple[dict[str, Tensor], str]:
+    """The final weights of eight updates, and all that the result warns of."""
+    own = pack(task)
+    config = config_of(own, kind="linear", steps=8, **more)
     for stop in stops:
         with pytest.raises(Interrupted):
             train(config, folder, stop_at(stop), own=own)
@@ -310,24 +176,47 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_interrupted_or_evaluated_a_run_ends_with_the_same_bits_or_says_why_not(kind: str, tmp_path: Path) -> None:
-    own = pack(Kept(kind))
-    straight, said = outcome(own, tmp_path / "straight")
-    resumed, lost = outcome(own, tmp_path / "resumed", (2, 5, 9))
-    judged, changed = outcome(pack(Kept(kind, 3)), tmp_path / "judged", engine=EngineConfig(eval_every=2))
-    saved = list(KINDS).index(kind) < list(KINDS).index("number")
-    assert same(straight, resumed) if saved else "1.kept: not as when the run stopped" in lost
-    assert (not said and not lost) or not saved
-    assert same(straight, judged) or "1.kept: changed by an evaluation" in changed
-    assert not changed or not saved
+OFTEN = EngineConfig(eval_every=2)
+
+
+@pytest.mark.parametrize("kind", SAVED)
+def test_interrupted_and_evaluated_a_run_ends_with_the_same_bits(kind: str, tmp_path: Path) -> None:
+    straight, said = outcome(Kept(kind), tmp_path / "straight")
+    broken, lost = outcome(Kept(kind, 3), tmp_path / "broken", (2, 5), engine=OFTEN)
+    assert same(straight, broken)
+    assert (said, lost) == ("", "")
+
+
+@each("kind", NAMED)
+def test_an_attribute_that_a_pass_changes_is_seen_and_put_back_after_an_evaluation_or_seen_there(kind: str) -> None:
+    def run(judged: bool) -> tuple[Tensor, bool, bool]:
+        torch.manual_seed(0)
+        model, x = nn.Sequential(Keeps(kind)), torch.randn(8, 4)
+        optimizer = torch.optim.SGD(model.parameters())
+        before = attributes(model, optimizer)
+        model(x)
+        between = attributes(model, optimizer)
+        if judged:
+            with unchanged(model):
+                model(x)
+        after = attributes(model, optimizer)
+        return model(x), before != between, between != after
+
+    (plain, changes, _), (judged, _, seen) = run(False), run(True)
+    assert changes
+    assert torch.equal(plain, judged) or seen
+
+
+def test_attributes_that_were_lost_are_named(tmp_path: Path) -> None:
+    _, lost = outcome(Kept("deep object", 3), tmp_path / "broken", (2, 5), engine=OFTEN)
+    assert "1.kept: not as when the run stopped" in lost
+    assert "1.kept: changed by an evaluation" in lost
 
 
 def test_the_counters_of_an_own_optimizer_are_kept_or_named(tmp_path: Path) -> None:
-    own = pack(OwnOptimizer())
-    straight, said = outcome(own, tmp_path / "straight", name="slower")
-    _, lost = outcome(own, tmp_path / "resumed", (2, 5, 9), name="slower")
-    often, _ = outcome(own, tmp_path / "often", name="slower", engine=EngineConfig(eval_every=2))
+    straight, said = outcome(OwnOptimizer(), tmp_path / "straight", name="slower")
+    _, lost = outcome(OwnOptimizer(), tmp_path / "resumed", (2, 5), name="slower")
+    often, _ = outcome(OwnOptimizer(), tmp_path / "often", name="slower", engine=OFTEN)
     assert same(straight, often)
     assert not said
     assert "the optimizer.updates: not as when the run stopped" in lost

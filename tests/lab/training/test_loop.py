@@ -31,8 +31,9 @@ SCHEDULES = {
 LOWEST = {"linear": 1 / 4, "adaptive": 1 / 10, "paper": 1 / 100}  # the first update's share of the peak rate
 
 
-@pytest.mark.parametrize("kind", list(SCHEDULES))
-@pytest.mark.parametrize("optimizer", ["muon", "lion", "signsgd", "normsgd"])
+@pytest.mark.parametrize(
+    ("optimizer", "kind"), [("muon", "linear"), ("lion", "adaptive"), ("signsgd", "paper"), ("normsgd", "adaptive")]
+)
 def test_the_first_update_uses_the_lowest_rate(run: RunConfig, optimizer: Any, kind: str, tmp_path: Path) -> None:
     chosen = OptimizerConfig(name=optimizer, lr=0.01)
     run = dataclasses.replace(run, optimizer=chosen, schedule=SCHEDULES[kind], steps=4, eval_batches=1)
@@ -61,7 +62,8 @@ def test_stopped_and_crashed_runs_end_with_the_same_bits(run: RunConfig, kind: s
 
 def test_a_finished_run_is_not_made_again(run: RunConfig, tmp_path: Path) -> None:
     first = train(run, tmp_path)
-    assert train(run, tmp_path, crash_at(1)) == first
+    assert first["files"] == {name: sha256(tmp_path / name) for name in ("model.safetensors", "metrics.jsonl")}
+    assert train(run, tmp_path, crash_at(1)) == json.loads((tmp_path / "result.json").read_text()) == first
 
 
 def test_another_config_in_the_same_folder_is_refused_with_the_differences(run: RunConfig, tmp_path: Path) -> None:
@@ -270,9 +272,3 @@ def test_a_compiled_model_trains_alike(run: RunConfig, tmp_path: Path) -> None:
     # Its weights have the names of a model that is not compiled.
     names = [sorted(load_file(tmp_path / folder / "model.safetensors")) for folder in ("eager", "compiled")]
     assert names[0] == names[1]
-
-
-def test_a_result_holds_the_checksums_of_weights_and_metrics(run: RunConfig, tmp_path: Path) -> None:
-    files = train(run, tmp_path)["files"]
-    assert files == {name: sha256(tmp_path / name) for name in ("model.safetensors", "metrics.jsonl")}
-    assert json.loads((tmp_path / "result.json").read_text())["files"] == files

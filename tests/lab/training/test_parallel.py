@@ -17,10 +17,7 @@ from autowarm.lab.training.parallel import Ranks
 from tests.programs import Launcher, clean_environment, free_port, rank_environment
 
 from . import two_ranks
-
-WAYS = ("ddp", "fsdp")
-EXACT = ("muon", "normsgd")
-ROUNDED = ("muon", "lion", "signsgd", "normsgd")
+from .two_ranks import EXACT, ROUNDED, WAYS
 
 
 @pytest.fixture(scope="module")
@@ -95,13 +92,6 @@ def test_ranks_are_judged_by_the_running_averages_that_they_store(folder: Path, 
     batches = validation_batches(digits(), 2, 4, slice(None))
     losses = [F.cross_entropy(model(pixels), labels).item() for pixels, labels in batches]
     assert results[0]["val_loss"] == pytest.approx(sum(losses) / 2, rel=1e-5)
-
-
-@pytest.mark.long
-def test_ranks_with_different_runs_or_versions_are_told_apart(folder: Path) -> None:
-    """The ranks' own assertions in `two_ranks.py` hold it, and the fixture that they all passed."""
-    assert (folder / "ddp").exists()
-    assert not (folder / "apart").exists()
 
 
 def test_a_step_draws_what_torchs_own_seeding_would_give() -> None:

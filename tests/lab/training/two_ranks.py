@@ -10,36 +10,19 @@ from unittest import mock
 import pytest
 import torch
 
-from autowarm.lab.config import (
-    DataConfig,
-    EngineConfig,
-    LabError,
-    ModelConfig,
-    OptimizerConfig,
-    RunConfig,
-    ScheduleConfig,
-)
+sys.path.insert(0, str(Path(__file__).parents[3]))  # the launcher's path has no tests
+
+from autowarm.lab.config import EngineConfig, LabError, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.parallel import joined
 from autowarm.lab.training.setup import Setup
 from autowarm.lab.training.stopping import Interrupted
+from tests.lab.conftest import small_run
 
 WAYS: Any = ("ddp", "fsdp")
 EXACT: Any = {"muon": {"dtype": "float64"}, "normsgd": {}}
 ROUNDED: Any = ("muon", "lion", "signsgd", "normsgd")
 RANK = int(os.environ.get("RANK", 0))
-
-
-def short_run(corpus: str) -> RunConfig:
-    return RunConfig(
-        model=ModelConfig(layers=1, width=16, heads=2, ff=32, vocab_size=280, seq_len=16),
-        data=DataConfig(corpus=corpus),
-        schedule=ScheduleConfig(kind="linear", warmup_steps=3),
-        steps=10,
-        batch_size=4,
-        eval_batches=2,
-        checkpoint_every=3,
-    )
 
 
 def runs(base: RunConfig) -> dict[str, RunConfig]:
@@ -119,7 +102,7 @@ def together(folder: Path, base: RunConfig) -> None:
     with pytest.raises(LabError, match=r"ranks disagree: rank 0 and rank 1 differ in config\.seed: 0 → 1"):
         train(apart, folder / "apart")
     with (
-        mock.patch("autowarm.lab.training.metrics.code_fingerprint", return_value=f"code{RANK}"),
+        mock.patch("autowarm.lab.tasks.code_fingerprint", return_value=f"code{RANK}"),
         pytest.raises(LabError, match="rank 0 and rank 1 differ in code: code0 → code1"),
     ):
         train(base, folder / "apart")
@@ -128,7 +111,8 @@ def together(folder: Path, base: RunConfig) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    where, config = Path(sys.argv[1]), short_run(sys.argv[2])
+    where = Path(sys.argv[1])
+    config = dataclasses.replace(small_run(Path(sys.argv[2])), steps=10, checkpoint_every=3)
     if "WORLD_SIZE" in os.environ:
         with joined(EngineConfig()):
             together(where, config)

@@ -32,11 +32,6 @@ class ModelConfig:
         norm_eps: ε of RMSNorm.
         fused_qkv: keep q, k and v as one matrix, which an optimizer then steps, and κ counts, as one. The weights are
             saved apart.
-        experts: SwiGLU blocks in each layer, among which a router chooses `experts_per_token` for each token (Mixtral);
-            0 for one block and no router.
-        experts_per_token: experts that a token is sent to.
-        router_loss: factor of the loss that balances the experts' loads (Fedus et al. 2022), which is trained on and
-            not reported.
     """
 
     name: str = "llama"
@@ -50,9 +45,6 @@ class ModelConfig:
     scaled_residual: bool = False
     norm_eps: float = 1e-6
     fused_qkv: bool = False
-    experts: int = 0
-    experts_per_token: int = 2
-    router_loss: float = 0.01
 
     @property
     def sees_images(self) -> bool:
@@ -62,8 +54,7 @@ class ModelConfig:
     @property
     def label(self) -> str:
         """A short name of the network."""
-        several = f"x{self.experts}" if self.experts else ""
-        return self.name if self.name not in ("llama", "swin") else f"{self.name}-{self.layers}x{self.width}{several}"
+        return self.name if self.name not in ("llama", "swin") else f"{self.name}-{self.layers}x{self.width}"
 
 
 # The paper's networks: 123,587,328 and 208,540,416 parameters.
@@ -193,8 +184,8 @@ class EngineConfig:
 _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("model.layers model.ff model.seq_len model.heads steps batch_size eval_batches checkpoint_every engine.accumulate "
      "engine.keep_checkpoints data.max_bytes", lambda x: x > 0, "be at least 1"),
-    ("engine.eval_every engine.curvature_every engine.sharpness_every model.experts model.router_loss data.workers "
-     "clip optimizer.weight_decay", lambda x: 0 <= x < math.inf, "not be negative"),
+    ("engine.eval_every engine.curvature_every engine.sharpness_every data.workers clip optimizer.weight_decay",
+     lambda x: 0 <= x < math.inf, "not be negative"),
     ("model.init_scale model.norm_eps optimizer.lr schedule.sigma_f2 schedule.peak_gap",
      lambda x: 0 < x < math.inf, "be positive and finite"),
     ("model.vocab_size", lambda x: 256 < x <= 65536, "be from 257 (bytes and an end mark) to 65536"),
@@ -276,13 +267,10 @@ class RunConfig:
             self.task is not None or self.batch_size % accumulate == 0,
             f"batch_size must be a multiple of engine.accumulate, got {self.batch_size} and {accumulate}",
         )
-        llamas = [name for name in ("scaled_residual", "norm_eps", "fused_qkv", "experts")
+        llamas = [name for name in ("scaled_residual", "norm_eps", "fused_qkv")
                   if getattr(model, name) != getattr(ModelConfig, name)]  # fmt: skip
         require(not (llamas and model.sees_images),
                 f"model.{' and '.join(llamas)} belong to a llama, got model.name {model.name}")  # fmt: skip
-        require(not model.experts or 1 <= model.experts_per_token <= model.experts,
-                f"model.experts_per_token must be from 1 to model.experts = {model.experts}, got "
-                f"{model.experts_per_token}")  # fmt: skip
         blocks = self.optimizer.options.get("blocks")
         for pattern in blocks if isinstance(blocks, dict) else ():
             try:

@@ -1,4 +1,4 @@
-"""Reads config files and presets: plain YAML of limited size, and files that extend others."""
+"""Reads config files and presets: plain YAML, and files that extend others."""
 
 import re
 from collections.abc import Mapping
@@ -11,10 +11,6 @@ import yaml
 from ..errors import LabError, nearest, require
 
 _PRESETS = Path(__file__).parent / "presets"
-# People write config files. A file larger or deeper than this was made to exhaust the reader.
-_MOST_NODES, _MOST_DEPTH = 100_000, 60
-
-
 SCALES = ("tiny", "horizon", "paper")  # at which the presets in a folder `scaled` are made
 
 
@@ -50,20 +46,9 @@ def read_yaml(name: str, command: str = "*", extending: tuple[str, ...] = ()) ->
 
 
 def load_yaml(text: str) -> Any:
-    """Read plain values from YAML of limited size and depth, aliases included; dates stay text."""
+    """Read plain values from YAML; dates stay text."""
     try:
-        loader = _Loader(text)
-        if (root := loader.get_single_node()) is None:
-            return None
-        count, todo = 0, [(root, 0)]
-        while todo:  # in the tree as it would be without aliases, before any of it is made
-            node, depth = todo.pop()
-            count += 1
-            if count > _MOST_NODES or depth > _MOST_DEPTH:
-                raise yaml.YAMLError(f"it holds more than {_MOST_NODES} values or is too deeply nested")
-            children = node.value if isinstance(node, yaml.CollectionNode) else ()
-            todo += [(part, depth + 1) for one in children for part in (one if isinstance(one, tuple) else (one,))]
-        return loader.construct_document(root)
+        return _Loader(text).get_single_data()
     except (RecursionError, OverflowError) as error:
         raise yaml.YAMLError(f"it cannot be read ({type(error).__name__})") from None
 
@@ -95,8 +80,6 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
         >>> nested({"model": {"layers": 1}, "model.width": 8, "steps": 3})
         {'model': {'layers': 1, 'width': 8}, 'steps': 3}
     """
-    if not isinstance(values, Mapping):
-        raise LabError(f"expected keys and values, got {values!r}")
     found: dict[str, Any] = {}
     for key, value in values.items():
         for part in reversed(str(key).split(".")[1:]):

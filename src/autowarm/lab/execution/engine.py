@@ -27,8 +27,8 @@ from ..analysis.summary import Summary
 from ..config import CompareConfig, LabError, Plan, Point, RunConfig, Where
 from ..files import read_object, write_json
 from ..folders import locked
-from ..tasks import Source, make_task
-from ..training.metrics import identity, read_result, run_id
+from ..tasks import Source, identity, make_task, run_id
+from ..training.metrics import read_result
 from .display import Display
 from .pool import Job, OnRow, called, run_jobs
 
@@ -181,7 +181,7 @@ _SOURCES: dict[tuple[Any, ...], tuple[dict[str, Any], tuple[str, ...]]] = {}
 
 def _source(run: RunConfig) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return name, checksum and, of text, tokens of the run's data, which are prepared, and what its task `loads`."""
-    key = run.task, run.data, run.model.name, run.model.vocab_size, run.model.experts > 0
+    key = run.task, run.data, run.model.name, run.model.vocab_size
     if key not in _SOURCES:
         task = make_task(run)
         tokens = getattr(getattr(task.made, "data", None), "tokens", None)

@@ -1,6 +1,5 @@
 """Estimates what a run costs before it starts: its memory by arithmetic, its time from its number of operations."""
 
-import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -21,7 +20,6 @@ _PROBE = 2.5  # cost of a measured step in plain steps: it adds a second gradien
 _NEWTON_SCHULZ = 5
 _FORWARD = 1 / 3  # of the operations of a forward and backward pass
 _DISK = 1e9  # bytes per second of a checkpoint, an assumption
-_PRECONDITIONED = 10_000  # SOAP's largest dimension with a preconditioner
 
 
 def _passes(run: RunConfig) -> float:
@@ -49,9 +47,8 @@ def operations(run: RunConfig) -> float:
     model, total = run.model, _passes(run)
     if run.optimizer.name == "muon" and not model.sees_images:
         for shape, count in matrices(model):
-            small, large = sorted(shape[-2:])
-            count *= model.layers * math.prod(shape[:-2])
-            total += count * _NEWTON_SCHULZ * (4.0 * small**2 * large + 2.0 * small**3)
+            small, large = sorted(shape)
+            total += model.layers * count * _NEWTON_SCHULZ * (4.0 * small**2 * large + 2.0 * small**3)
     return total
 
 
@@ -77,7 +74,9 @@ def memory(run: RunConfig, world: int = 1, count: int | None = None) -> dict[str
     shared = world if run.engine.parallel == "fsdp" else 1
     rows = run.batch_size // (world * run.engine.accumulate) * model.seq_len
     count, d = count or parameters(model), model.width
-    kept = count * OPTIMIZERS[run.optimizer.name].kept if model.sees_images else _kept(run)
+    kept = count * (OPTIMIZERS[run.optimizer.name].kept or 0)
+    if run.optimizer.name == "muon" and not model.sees_images:
+        kept += model.vocab_size * d  # AdamW's second moment of the embedding
     held = {
         "weights": 4.0 * count / shared,
         "gradients": 4.0 * count / shared,
@@ -87,26 +86,11 @@ def memory(run: RunConfig, world: int = 1, count: int | None = None) -> dict[str
     if model.sees_images:
         return held
     # Inputs and outputs of q, k, v, o, of gate, up and down, of their norms and of both residual sums; the norms work
-    # in float32. Autocast keeps a bfloat16 copy of every weight until the backward pass is over. A token has a row for
-    # each of its experts.
-    each = model.experts_per_token if model.experts else 1
-    gathered = 3 * each * d if model.experts else 0
-    block = rows * ((2 if half else 4) * (10 * d + gathered + 4 * each * model.ff) + 4 * 6 * d)
+    # in float32. Autocast keeps a bfloat16 copy of every weight until the backward pass is over.
+    block = rows * ((2 if half else 4) * (10 * d + 4 * model.ff) + 4 * 6 * d)
     # The logits in the run's precision and in float32, the log-softmax and the gradient.
     logits = rows * model.vocab_size * ((2 if half else 0) + 4 + 4 + 4)
     return {**held, "activations": float(model.layers * block), "logits": float(logits)}
-
-
-def _kept(run: RunConfig) -> int:
-    """Count the numbers that a LLaMA's optimizer keeps between updates."""
-    model, name = run.model, run.optimizer.name
-    kept, embedding = parameters(model) * OPTIMIZERS[name].kept, (model.vocab_size, model.width)
-    if name == "muon":
-        kept += math.prod(embedding)  # AdamW's second moment
-    if name == "soap":
-        tensors = [(embedding, 1), *((shape, model.layers * count) for shape, count in matrices(model))]
-        kept += sum(2 * size**2 * count for shape, count in tensors for size in shape if size <= _PRECONDITIONED)
-    return kept
 
 
 @dataclass(frozen=True)

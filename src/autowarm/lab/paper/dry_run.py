@@ -96,6 +96,8 @@ def _memory(config: RunConfig, world: int, count: int) -> Iterator[str]:
     parts = memory(config, world, count)
     total = sum(parts.values())
     listed = ", ".join(f"{name} {_size(held)}" for name, held in parts.items() if held)
+    if OPTIMIZERS[config.optimizer.name].kept is None:
+        listed += f"; the state of {config.optimizer.name} is not counted"
     much = f"about {_size(_IN_USE * total)} in use" if "activations" in parts else "activations not counted"
     yield f"memory       {_size(total)} a rank by arithmetic, {much}: {listed}"
     if torch.cuda.is_available() and (there := torch.cuda.mem_get_info()[1]) < _IN_USE * total:

@@ -1,5 +1,7 @@
 """Tasks: a network, its batches and its loss. The lab's own and a user's are objects with the same four methods.
 
+With its config a task is a run, whose `identity` and id are here, too.
+
 - `corpora`: a run's `model` on its `data`, text or images.      - `small`: small tasks, a file each.
 - `recipes`: what the small ones are made of.      - `models`: networks.
 - `own`: a user's task, from `FILE.py:NAME` or from Python.      - `fingerprint`: what its code is.
@@ -7,11 +9,16 @@
 """
 
 import copy
+import dataclasses
+import json
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +29,7 @@ from torch.utils._pytree import tree_map
 
 from ..config import LabError, RunConfig
 from ..errors import BrokenTask
+from ..files import sha256
 from ..registry import SMALL_TASKS, at
 from .blame import blamed, kind, place_of
 
@@ -133,6 +141,36 @@ def make_task(config: RunConfig, own: Source | None = None) -> "Task":
 
     made = (Classification if config.model.sees_images else Language)(config)
     return Task(made, config, made.data.name, made.data.sha256)
+
+
+@cache
+def code_fingerprint() -> str:
+    """Hash of the code that determines a run's numbers, so that results of edited code are never reused.
+
+    It covers the library and the parts of the lab that compute a run: training, tasks and data.
+    """
+    lab = Path(__file__).parents[1]
+    sources = [path for path in lab.parent.rglob("*.py") if lab not in path.parents]
+    rooms = [lab / name for name in ("training", "data", "tasks")]
+    sources += [lab / "registry.py", *(path for room in rooms for path in room.rglob("*.py"))]
+    return sha256(b"\0".join(path.read_bytes() for path in sorted(sources)))[:12]
+
+
+def identity(run: RunConfig, task_sha256: str) -> dict[str, Any]:
+    """Everything that determines a run's numbers. Runs with the same identity are the same run."""
+    return {
+        "config": dataclasses.asdict(run),
+        "corpus": task_sha256,
+        "code": code_fingerprint(),
+        "torch": version("torch"),
+        "transformers": version("transformers"),
+    }
+
+
+def run_id(who: Mapping[str, Any]) -> str:
+    """A short hash of an identity."""
+    canonical = json.dumps(who, sort_keys=True, separators=(",", ":"))
+    return sha256(canonical.encode())[:12]
 
 
 class Task:

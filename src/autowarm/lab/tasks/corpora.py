@@ -14,11 +14,10 @@ class Language:
     """Next-token prediction on a corpus."""
 
     first_bounds = predicts_tokens = True
+    loads = ("transformers.models.llama.modeling_llama",)  # imported late, because slow: a fork may have it
 
     def __init__(self, config: RunConfig) -> None:
         self.config, self.per_example = config, config.model.seq_len
-        kind = "mixtral" if config.model.experts else "llama"
-        self.loads = (f"transformers.models.{kind}.modeling_{kind}",)  # imported late, because slow: a fork may have it
         self.data = prepare(config.data, config.model.vocab_size)
 
     def model(self) -> nn.Module:
@@ -35,13 +34,10 @@ class Language:
         return Drawn(lambda _, rows: zip(map(torch.from_numpy, validation_batches(self.data.val, *shape, rows))))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        logits, targets, unequal = token_logits(model, *batch)
-        loss = F.cross_entropy(logits, targets)
-        return loss if unequal is None else loss + self.config.model.router_loss * unequal
+        return F.cross_entropy(*token_logits(model, *batch))
 
     def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        logits, targets, _ = token_logits(model, *batch)
-        return _scores(logits, targets)
+        return _scores(*token_logits(model, *batch))
 
 
 class Classification:

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,50 +18,34 @@ from ..files import follow_umask
 
 
 def llama(config: ModelConfig, seed: int) -> nn.Module:
-    """Build a LLaMA, or a Mixtral if it has experts, in float32, with weights drawn from the seed.
-
-    The global generator is left alone.
-    """
+    """Build a LLaMA in float32, with weights drawn from the seed. The global generator is left alone."""
     import transformers  # slow to import, so imported only here
 
-    shape: dict[str, Any] = {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.width,
-        "intermediate_size": config.ff,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.heads,
-        "max_position_embeddings": config.seq_len,
-        "initializer_range": config.init_scale / math.sqrt(config.width),
-        "rms_norm_eps": config.norm_eps,
-        "tie_word_embeddings": True,
-        "use_cache": False,
-        "bos_token_id": None,
-        "eos_token_id": None,
-    }
+    shape = transformers.LlamaConfig(
+        vocab_size=config.vocab_size,
+        hidden_size=config.width,
+        intermediate_size=config.ff,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.heads,
+        max_position_embeddings=config.seq_len,
+        initializer_range=config.init_scale / math.sqrt(config.width),
+        rms_norm_eps=config.norm_eps,
+        tie_word_embeddings=True,
+        use_cache=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: Any
-        if config.experts:
-            shape |= {"num_local_experts": config.experts, "num_experts_per_tok": config.experts_per_token,
-                      "router_aux_loss_coef": config.router_loss, "output_router_logits": True}  # fmt: skip
-            model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**shape))
-        else:
-            model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape))
-        if config.scaled_residual:
-            _scale_residual(model, 1 / math.sqrt(2 * config.layers))
-        if config.fused_qkv:
-            for layer in model.model.layers:
+        model: Any = transformers.LlamaForCausalLM(shape)
+        for layer in model.model.layers:
+            if config.scaled_residual:
+                for writes in (layer.self_attn.o_proj, layer.mlp.down_proj):  # to the residual stream
+                    writes.weight.detach().mul_(1 / math.sqrt(2 * config.layers))
+            if config.fused_qkv:
                 _fuse_qkv(layer.self_attn)
-        return model
-
-
-@torch.no_grad()
-def _scale_residual(model: Any, factor: float) -> None:
-    """Scale the weights that write to the residual stream."""
-    for name, weight in model.named_parameters():
-        if re.search(r"\.(o_proj|down_proj)(\.weight)?$", name):
-            weight.mul_(factor)
+    return model
 
 
 _QKV = ("q_proj", "k_proj", "v_proj")
@@ -154,12 +137,10 @@ def classifier_of(config: ModelConfig) -> nn.Module:
     return classifier(config, 0, about.num_classes, about.input_size)
 
 
-def matrices(config: ModelConfig) -> list[tuple[tuple[int, ...], int]]:
-    """List the shapes of the matrices in a LLaMA's layer, and how many there are of each. Experts are stacked."""
-    d, ff, experts = config.width, config.ff, config.experts
-    if not experts:
-        return [((d, d), 4), ((ff, d), 2), ((d, ff), 1)]
-    return [((d, d), 4), ((experts, d), 1), ((experts, 2 * ff, d), 1), ((experts, d, ff), 1)]
+def matrices(config: ModelConfig) -> list[tuple[tuple[int, int], int]]:
+    """List the shapes of the matrices in a LLaMA's layer, and how many there are of each."""
+    d, ff = config.width, config.ff
+    return [((d, d), 4), ((ff, d), 2), ((d, ff), 1)]
 
 
 def parameters(config: ModelConfig) -> int:
@@ -177,26 +158,21 @@ def parameters(config: ModelConfig) -> int:
 def flops_per_token(config: ModelConfig) -> float:
     """Count the operations of a forward and backward pass: 6 per parameter, plus 12·layers·width·seq_len for attention.
 
-    Model FLOPs utilisation usually uses this count (PaLM, App. B), which treats attention as not causal. Of experts,
-    those count that a token is sent to.
+    Model FLOPs utilisation usually uses this count (PaLM, App. B), which treats attention as not causal.
     """
-    idle = max(0, config.experts - config.experts_per_token) * 3 * config.layers * config.width * config.ff
-    return 6.0 * (parameters(config) - idle) + 12.0 * config.layers * config.width * config.seq_len
+    return 6.0 * parameters(config) + 12.0 * config.layers * config.width * config.seq_len
 
 
 def token_loss(model: nn.Module, batch: Tensor) -> Tensor:
     """Return the mean cross-entropy of next-token prediction in nats per token, computed in float32 or better."""
-    return F.cross_entropy(*token_logits(model, batch)[:2])
+    return F.cross_entropy(*token_logits(model, batch))
 
 
-def token_logits(model: nn.Module, batch: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the logits of all places of a batch, the targets and, if there are experts, how unequal their loads are.
-
-    The logits have the shape (places, vocabulary) and are in float32 or better.
-    """
-    found = model(input_ids=batch[:, :-1], use_cache=False)
-    wide = torch.promote_types(found.logits.dtype, torch.float32)
-    return found.logits.to(wide).flatten(0, 1), batch[:, 1:].flatten(), getattr(found, "aux_loss", None)
+def token_logits(model: nn.Module, batch: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logits of all places of a batch, (places, vocabulary) in float32 or better, and the targets."""
+    logits = model(input_ids=batch[:, :-1], use_cache=False).logits
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    return logits.to(wide).flatten(0, 1), batch[:, 1:].flatten()
 
 
 def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:

@@ -36,7 +36,7 @@ from ..config import LabError, RunConfig, differences
 from ..files import read_object, sha256, within, write_atomically, write_json
 from ..folders import MARKER, claim, free, is_ours
 from .content import attributes, collect, lacking, put_back, warn_of_changed
-from .metrics import read_identity, read_metrics, read_result, run_id
+from .metrics import read_identity, read_metrics, read_result
 from .parallel import Ranks
 
 logger = logging.getLogger(__name__)
@@ -232,12 +232,11 @@ def intact(path: Path) -> dict[str, Any] | None:
     return manifest if there == manifest["files"] and _REST in there else None
 
 
-def resume_or_claim(folder: Path, who: dict[str, Any]) -> dict[str, Any] | None:
+def resume_or_claim(folder: Path, run: str, who: dict[str, Any]) -> dict[str, Any] | None:
     """Return this run's result if it is finished; otherwise claim the folder for this run and return None."""
     if (held := read_identity(folder)) is not None:
         if not (changed := differences(held, who)):
-            known = run_id({key: value for key, value in who.items() if key not in ("precision", "task")})
-            return read_result(folder, known) if (folder / "result.json").exists() else None
+            return read_result(folder, run) if (folder / "result.json").exists() else None
         # A config alone is no run: it is written before a wrong model fails.
         if (folder / "result.json").exists() or own_checkpoints(folder) or read_metrics(folder):
             raise LabError(

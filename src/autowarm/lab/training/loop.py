@@ -47,12 +47,12 @@ from ..errors import as_usage_error
 from ..files import sha256, write_json
 from ..folders import locked
 from ..registry import SCHEDULES
-from ..tasks import Batch, Source, Task, make_task
+from ..tasks import Batch, Source, Task, identity, make_task, run_id
 from ..tasks.blame import blamed
 from ..tasks.models import save_weights
 from .checkpoint import Checkpoints, origin, own_checkpoints, resume_or_claim, step_of, whole_weights
 from .content import attributes, warn_of_changed
-from .metrics import MetricsLog, OnStep, Progress, copy_metrics, finite, identity, read_metrics, run_id
+from .metrics import MetricsLog, OnStep, Progress, copy_metrics, finite, read_metrics
 from .optimizers import evaluating, unchanged
 from .parallel import Ranks, joined
 from .schedules import lower, make_scheduler, recovers, warmup_length
@@ -109,14 +109,14 @@ def train(
         ranks.agree(who)  # compares the data too: machines may hold different files under one name
         if resume_from is not None:
             who["resumes"] = ranks.first(lambda: origin(resume_from, config))
-        precision = precision_of(config, ranks.device)
+        precision, name = precision_of(config, ranks.device), run_id(who)
         ran_as = {**who, "precision": precision, "task": dict(own.attributes) if own else {}}
-        if (result := ranks.first(lambda: resume_or_claim(folder, ran_as))) is not None:
+        if (result := ranks.first(lambda: resume_or_claim(folder, name, ran_as))) is not None:
             return result
         with warnings.catch_warnings(record=True) as caught:
             # Keep schedulers' warnings with the result instead of printing them between the progress of many runs.
             warnings.simplefilter("always")
-            run = _Run(config, folder, task, ranks, precision, run_id(who), stop or Stop(), caught, resume_from)
+            run = _Run(config, folder, task, ranks, precision, name, stop or Stop(), caught, resume_from)
             return run.finish(on_step)
 
 

@@ -1,4 +1,4 @@
-"""A run's id and records: `metrics.jsonl`, TensorBoard and Weights & Biases at every step, `result.json` at the end."""
+"""A run's records: `metrics.jsonl`, TensorBoard and Weights & Biases at every step, `result.json` at the end."""
 
 import dataclasses
 import json
@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,32 +13,7 @@ import numpy as np
 import yaml
 
 from ..config import LabError, RunConfig
-from ..files import read_object, sha256, write_atomically
-
-
-@cache
-def code_fingerprint() -> str:
-    """Hash of the code that determines a run's numbers, so that results of edited code are never reused.
-
-    It covers the library and the parts of the lab that compute a run: training, tasks and data.
-    """
-    training = Path(__file__).parent
-    lab, package = training.parent, training.parents[1]
-    sources = [path for path in package.rglob("*.py") if lab not in path.parents]
-    rooms = [training, lab / "data", lab / "tasks"]
-    sources += [lab / "registry.py", *(path for room in rooms for path in room.rglob("*.py"))]
-    return sha256(b"\0".join(path.read_bytes() for path in sorted(sources)))[:12]
-
-
-def identity(run: RunConfig, corpus_sha256: str) -> dict[str, Any]:
-    """Everything that determines a run's numbers. Runs with the same identity are the same run."""
-    return {
-        "config": dataclasses.asdict(run),
-        "corpus": corpus_sha256,
-        "code": code_fingerprint(),
-        "torch": version("torch"),
-        "transformers": version("transformers"),
-    }
+from ..files import read_object, write_atomically
 
 
 def read_identity(folder: Path) -> dict[str, Any] | None:
@@ -55,12 +28,6 @@ def read_identity(folder: Path) -> dict[str, Any] | None:
     if not isinstance(held, dict) or not isinstance(held.get("config"), dict):
         raise LabError(f"{path} is damaged, so its run cannot be identified: choose another folder or delete it")
     return held
-
-
-def run_id(who: Mapping[str, Any]) -> str:
-    """A short hash of an identity."""
-    canonical = json.dumps(who, sort_keys=True, separators=(",", ":"))
-    return sha256(canonical.encode())[:12]
 
 
 @dataclass

@@ -66,16 +66,13 @@ def groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     ]
 
 
-def _trained(optimizer: Optimizer) -> list[torch.Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
-
-
 @contextmanager
 def evaluating(optimizer: Any) -> Iterator[None]:
     """Switch to the optimizer's weights for evaluation, and afterwards back to those for training."""
     averages = hasattr(optimizer, "eval") and hasattr(optimizer, "train")
-    held = [(p, p.detach().clone()) for p in _trained(optimizer)] if averages else []
+    held: list[tuple[torch.Tensor, torch.Tensor]] = []
     if averages:
+        held = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]
         optimizer.eval()
     try:
         yield

@@ -248,8 +248,9 @@ def test_a_checkpoint_read_into_an_optimizer_without_a_state(maker: str, tmp_pat
 @each(
     ("first", "second", "message"),
     [
-        ({"momentum": 0.5}, {"lr": math.nan}, "group 1: lr must be finite and not negative, got nan"),  # torch's, which
-        ({"momentum": 7.0}, {"lr": 0.5}, "momentum must be in"),  # checks nothing
+        # The second's, which is PyTorch's, checks nothing.
+        *(({"momentum": 0.5}, {"lr": lr}, "group 1: lr must be finite and not") for lr in (math.nan, math.inf, -0.1)),
+        ({"momentum": 7.0}, {"lr": 0.5}, "momentum must be in"),
     ],
 )
 def test_together_loads_all_or_nothing(first: State, second: State, message: str) -> None:

@@ -247,8 +247,7 @@ def test_a_checkpoint_read_into_an_optimizer_without_a_state(maker: str, tmp_pat
 
 @each(
     ("first", "second", "message"),
-    [
-        # The second's, which is PyTorch's, checks nothing.
+    [  # the second's, which is PyTorch's, checks nothing
         *(({"momentum": 0.5}, {"lr": lr}, "group 1: lr must be finite and not") for lr in (math.nan, math.inf, -0.1)),
         ({"momentum": 7.0}, {"lr": 0.5}, "momentum must be in"),
     ],

@@ -1,4 +1,6 @@
-"""A geometry of one's own in ten lines: it steps like ours, as fast as what it declares of itself allows."""
+"""A geometry of one's own steps like ours, as fast as what it declares of itself allows."""
+
+from typing import Any
 
 import pytest
 import torch
@@ -6,140 +8,61 @@ from torch import nn
 
 from autowarm import LMO
 from autowarm.geometry import Columns, Frobenius, Geometry, Rows, Sign, Spectral
-
-
-class Steps(Geometry):
-    """Largest absolute entry, as `Sign`."""
-
-    locality = "entry"
-
-    def _norm(self, x):
-        return x.abs().amax()
-
-    def _dual(self, g):
-        return g.abs().sum()
-
-    def _lmo(self, g):
-        return -g.sign()
-
-    def _kappa(self, shape):
-        return float(torch.Size(shape).numel())
-
-
-class Lines(Geometry):
-    """Largest norm of a row, as `Rows`; matrices are all that it is given."""
-
-    locality = "row"
-    dim = 1
-
-    def _norm(self, x):
-        return x.norm(dim=self.dim).amax()
-
-    def _dual(self, g):
-        return g.norm(dim=self.dim).sum()
-
-    def _lmo(self, g):
-        return -g / g.norm(dim=self.dim, keepdim=True).clamp_min(1e-30)
-
-    def _kappa(self, shape):
-        return float(shape[0])
-
-
-class Stripes(Lines):
-    """Largest norm of a column, as `Columns`."""
-
-    locality = "column"
-    dim = 0
-
-    def _kappa(self, shape):
-        return float(torch.Size(shape[1:]).numel())
-
-
-class Whole(Lines):
-    """The norm of all entries, as `Frobenius`: nothing is declared."""
-
-    def _norm(self, x):
-        return x.norm()
-
-    def _dual(self, g):
-        return g.norm()
-
-    def _lmo(self, g):
-        return -g / g.norm().clamp_min(1e-30)
-
-    def _kappa(self, shape):
-        return 1.0
-
+from tests.cases import each
+from tests.geometry.own import Lines, Steps, Stripes, Whole
+from tests.optim.makers import drawn
 
 SHAPES = [(4, 3), (5, 3), (4, 6), (7,), (4, 3, 2, 2), (2, 3), (), (0, 3)]
-# Each of them, and what of ours it equals.
-OWN = {
-    "entry": (Steps, Sign),
-    "row": (Lines, Rows),
-    "column": (Stripes, Columns),
-    "tensor": (Whole, Frobenius),
-}
+OWN = [(Steps, Sign), (Lines, Rows), (Stripes, Columns), (Whole, Frobenius)]  # and what of ours each equals
 
 
-def params_of(dtype=torch.float64):
-    generator = torch.Generator().manual_seed(0)
-    params = [nn.Parameter(torch.randn(shape, generator=generator, dtype=dtype)) for shape in SHAPES]
-    for p in params:
-        p.grad = torch.randn(p.shape, generator=generator, dtype=dtype)
+def given() -> list[nn.Parameter]:
+    params = [nn.Parameter(x) for x in drawn(SHAPES, 0, torch.float64)]
+    for p, g in zip(params, drawn(SHAPES, 1, torch.float64), strict=True):
+        p.grad = g
     return params
 
 
-@pytest.mark.parametrize("tensor_lr", [False, True])
-@pytest.mark.parametrize("radius", [1.0, 0.3, "original"])
-@pytest.mark.parametrize("kind", OWN)
-def test_it_steps_as_ours(kind, radius, tensor_lr):
-    own, ours = OWN[kind]
-    moved = []
-    for geometry in (own(radius), ours(radius)):
-        params = params_of()
-        lr = torch.tensor(0.1, dtype=torch.float64) if tensor_lr else 0.1
-        opt = LMO(params, lr=lr, geometry=geometry, momentum=0.9, nesterov=True, weight_decay=0.1)
-        opt.step()
-        moved.append(params)
-    torch.testing.assert_close(moved[0], moved[1])
+def moved(geometry: Geometry, lr: Any, **options: Any) -> list[nn.Parameter]:
+    params = given()
+    LMO(params, lr, geometry=geometry, **options).step()
+    return params
 
 
-@pytest.mark.parametrize("kind", OWN)
-def test_one_tensor_and_many_are_measured_and_stepped_alike(kind):
-    own, ours = OWN[kind]
-    for p in params_of():
+@each(("own", "ours"), OWN)
+@each("radius", [1.0, 0.3, "original"])
+@each("lr", [0.1, torch.tensor(0.1, dtype=torch.float64)])
+def test_it_steps_as_ours(own: type, ours: type, radius: Any, lr: Any) -> None:
+    how = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}
+    torch.testing.assert_close(moved(own(radius), lr, **how), moved(ours(radius), lr, **how))
+
+
+@each(("own", "ours"), OWN)
+def test_one_tensor_and_many_are_measured_and_stepped_alike(own: type, ours: type) -> None:
+    for p in given():
         if p.numel():
             for measure in ("norm", "dual"):
                 torch.testing.assert_close(getattr(own(0.5), measure)(p), getattr(ours(0.5), measure)(p))
-    torch.testing.assert_close(own().lmo_each(params_of()), [ours().lmo(p) for p in params_of()])
+    torch.testing.assert_close(own().lmo_each(given()), [ours().lmo(p) for p in given()])
 
 
 @pytest.mark.parametrize("base", [Sign, Frobenius, Rows, Columns, Spectral])
-def test_another_oracle_inherits_no_fact_of_the_old_one(base):
+def test_another_oracle_inherits_no_fact_of_the_old_one(base: type) -> None:
     class Halved(base):
-        def _lmo(self, g):
+        def _lmo(self, g: torch.Tensor) -> torch.Tensor:
             return super()._lmo(g) / 2
 
     assert Halved().locality == "tensor"
     assert Halved().polar is None
     assert not Halved().sums
-    p, q = (nn.Parameter(torch.zeros(3, 4)) for _ in range(2))
-    p.grad = q.grad = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-    LMO([p], lr=1.0, geometry=Halved(), momentum=0.0).step()
-    LMO([q], lr=0.5, geometry=base(), momentum=0.0).step()
-    torch.testing.assert_close(p, q)
+    torch.testing.assert_close(moved(Halved(), 1.0, momentum=0.0), moved(base(), 0.5, momentum=0.0))
 
 
-def test_a_changed_radius_alone_keeps_the_fast_step():
+def test_a_changed_radius_alone_keeps_the_fast_step() -> None:
     class Wide(Spectral):
-        def radius_of(self, shape):
+        def radius_of(self, shape: torch.Size) -> float:
             return 2.0 * super().radius_of(shape)
 
-    assert Wide(method="polar-express").polar is not None
-    moved = []
-    for geometry, lr in ((Wide(method="polar-express"), 0.1), (Spectral(method="polar-express"), 0.2)):
-        p = nn.Parameter(torch.zeros(3, 4))
-        p.grad = torch.eye(3, 4)
-        LMO([p], lr=lr, geometry=geometry, momentum=0.0).step()
-        moved.append(p.detach())
-    torch.testing.assert_close(*moved)
+    how = {"method": "polar-express", "dtype": torch.float64}
+    assert Wide(**how).polar is not None
+    torch.testing.assert_close(moved(Wide(**how), 0.1, momentum=0.0), moved(Spectral(**how), 0.2, momentum=0.0))

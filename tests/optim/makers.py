@@ -1,7 +1,9 @@
-"""Optimizers of a model that many tables of tests go through, and what these tests share."""
+"""The optimizers that the tables of tests go through, which a new one joins by a line, and what these tests share."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,6 +14,42 @@ from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.optim import Together
 
 Make = Callable[..., Optimizer]
+CLASSES = (Muon, Lion, SignSGD, NormSGD, LMO)
+
+
+@dataclass(frozen=True)
+class Made:
+    """An optimizer of tensors, or of a model; its options may be those of its group."""
+
+    cls: type[LMO]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, params: Iterable[Any], lr: Any = 0.1, **options: Any) -> LMO:
+        given = self.options | options
+        group = {"algorithm": given.pop("algorithm")} if "algorithm" in given else {}
+        return self.cls([{"params": params, **group}] if group else params, lr, **given)
+
+    def of_model(self, model: nn.Module, lr: Any = 0.1, **options: Any) -> LMO:
+        return self.cls.from_model(model, lr, **self.options | options)
+
+
+EVERY = {
+    "muon": Made(Muon),
+    "muon, newton-schulz": Made(Muon, {"method": "newton-schulz", "nesterov": False}),
+    "adamw part": Made(Muon, {"algorithm": "adamw"}),
+    "adamw part, eps hat": Made(Muon, {"algorithm": "adamw", "adamw_eps": 0.1, "adamw_eps_hat": True}),
+    "lion": Made(Lion),
+    "signsgd": Made(SignSGD),
+    "signsgd, no momentum": Made(SignSGD, {"momentum": 0.0}),
+    "signsgd, nesterov": Made(SignSGD, {"nesterov": True}),
+    "normsgd": Made(NormSGD),
+    "normsgd, from weights": Made(NormSGD, {"momentum_init": "weights"}),
+    "normsgd, as the authors": Made(NormSGD, {"momentum_init": "weights", "nesterov": True}),
+    "lmo": Made(LMO),
+    "svd, nesterov": Made(LMO, {"nesterov": True}),
+    "rows": Made(LMO, {"geometry": "rows"}),
+    "columns": Made(LMO, {"geometry": "columns", "momentum": 0.0}),
+}
 
 
 def halves(model: nn.Module) -> tuple[list[tuple[str, nn.Parameter]], list[tuple[str, nn.Parameter]]]:
@@ -25,14 +63,8 @@ def together(model: nn.Module, lr: float | Tensor = 0.1, **options: Any) -> Toge
     return Together(Muon(matrices, lr=lr, **options), AdamW(vectors, lr=lr))
 
 
-OURS: dict[str, Make] = {
-    "muon": lambda m, lr=0.1, **o: Muon.from_model(m, lr=lr, **o),
-    "lion": lambda m, lr=0.1, **o: Lion.from_model(m, lr=lr, **o),
-    "signsgd": lambda m, lr=0.1, **o: SignSGD.from_model(m, lr=lr, **o),
-    "normsgd": lambda m, lr=0.1, **o: NormSGD.from_model(m, lr=lr, **o),
-    "lmo": lambda m, lr=0.1, **o: LMO.from_model(m, lr=lr, **o),
-    "rows": lambda m, lr=0.1, **o: LMO.from_model(m, lr=lr, geometry="rows", **o),
-}
+# Of a model.
+OURS: dict[str, Make] = {name: EVERY[name].of_model for name in ("muon", "lion", "signsgd", "normsgd", "lmo", "rows")}
 ALL: dict[str, Make] = OURS | {"together": together}
 
 
@@ -45,8 +77,44 @@ def unmoved(params: Iterable[Tensor]) -> Iterator[None]:
     assert all(map(torch.equal, before, params))
 
 
-def draw_gradients(model: nn.Module, seed: int, scale: float = 1.0) -> None:
-    """Give every tensor a gradient, the same for the same seed, in the tensor's dtype."""
+def drawn(shapes: Iterable[Iterable[int]], seed: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Normal tensors, the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
-    for p in model.parameters():
-        p.grad = (scale * torch.randn(p.shape, generator=generator)).to(p.dtype)
+    return [torch.randn(tuple(shape), generator=generator, dtype=dtype) for shape in shapes]
+
+
+def draw_gradients(model: nn.Module, seed: int) -> None:
+    """Give every tensor a gradient, the same for the same seed, in the tensor's dtype."""
+    for p, g in zip(model.parameters(), drawn([p.shape for p in model.parameters()], seed), strict=True):
+        p.grad = g.to(p.dtype)
+
+
+def set_gradient(p: Tensor, grad: Tensor) -> None:
+    """Set a gradient of any dtype, as PyTorch allows where ``grad_dtype`` does."""
+    p.grad = None
+    if hasattr(p, "grad_dtype"):
+        p.grad_dtype = grad.dtype
+        p.grad = grad
+    else:
+        content = p.data
+        p.data = content.to(grad.dtype)
+        p.grad = grad
+        p.data = content
+
+
+# Of tensors, and other ones of their gradients.
+DTYPES = [
+    (torch.float32, torch.bfloat16),
+    (torch.float32, torch.float16),
+    (torch.bfloat16, torch.float32),
+    (torch.float16, torch.float32),
+    (torch.float64, torch.float32),
+]
+
+
+def said_by(do: Callable[[], Any]) -> list[str]:
+    """The warnings of a call."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        do()
+    return [str(one.message) for one in caught]

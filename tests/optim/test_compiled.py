@@ -5,114 +5,90 @@ Graphs are those of any backend; the one here runs them as they are traced.
 
 import copy
 import math
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
+from autowarm import AdaptiveWarmup
+from tests.optim.makers import EVERY, draw_gradients
 
-MAKERS = {
-    "muon": lambda model, **o: Muon.from_model(model, dtype=torch.float32, **o),
-    "muon, newton-schulz": lambda model, **o: Muon.from_model(model, method="newton-schulz", dtype=torch.float32, **o),
-    "muon, eps hat": lambda model, **o: Muon.from_model(model, adamw_eps_hat=True, dtype=torch.float32, **o),
-    "lion": lambda model, **o: Lion.from_model(model, **o),
-    "signsgd": lambda model, **o: SignSGD.from_model(model, **o),
-    "normsgd": lambda model, **o: NormSGD.from_model(model, **o),
-    "rows": lambda model, **o: LMO.from_model(model, geometry="rows", **o),
-}
+UPDATES = 12
+NAMES = ["muon", "muon, newton-schulz", "lion", "signsgd", "normsgd", "rows"]
 
 
-def a_model():
+def a_model() -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Linear(16, 48),
-        nn.Tanh(),
-        nn.Linear(48, 16),
-        nn.Tanh(),
-        nn.Linear(16, 80),
-        nn.LayerNorm(80),
-        nn.Linear(80, 80),
-    )
-
-
-def train(model, sched, step):
-    """Train, with two gradients that are not finite; returns the rates."""
-    opt, rates = sched.optimizer, []
-    for update in range(sched.total_steps):
-        x = torch.randn(8, 16, generator=torch.Generator().manual_seed(update))
-        loss = (model(x).mean(dim=1) - x.sum(dim=1)).square().mean()
-        loss.backward()
-        if update in (1, 2):
-            model[2].weight.grad[0, 0] = math.nan
-        rates.append(float(opt.param_groups[0]["lr"]))
-        step()
-        sched.step(loss)
-        opt.zero_grad()
-    return rates
+    layers = [nn.Linear(16, 48), nn.Tanh(), nn.Linear(48, 16), nn.Tanh(), nn.Linear(16, 80), nn.LayerNorm(80)]
+    return nn.Sequential(*layers, nn.Linear(80, 80))
 
 
 class Trained:
-    """A model trained by the plain step, and one by the compiled step, which takes seconds to compile."""
+    """A model trained by the plain step, and one by the compiled step, which takes seconds to compile.
 
-    def __init__(self, make):
-        self.make, self.graphs = make, []
-        self.plain, self.compiled = a_model(), a_model()
-        opts = [self.optimizer(model) for model in (self.plain, self.compiled)]
-        self.step = torch.compile(opts[1].step, fullgraph=True, backend=self.backend)
+    Two gradients are not finite. The compiled step is called under autocast.
+    """
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.exact = options | ({"dtype": torch.float32} if "muon" in name else {})
+        self.name, self.graphs, self.rates = name, [], [[], []]
+        self.models = a_model(), a_model()
+        self.opts = [self.optimizer(model) for model in self.models]
+        self.compiled = torch.compile(self.opts[1].step, fullgraph=True, backend=self.backend)
         # Kept, for a step whose scheduler is gone is compiled anew.
-        self.schedulers = [AdaptiveWarmup(opt, 12) for opt in opts]
+        self.schedulers = [AdaptiveWarmup(opt, UPDATES) for opt in self.opts]
         with pytest.warns(UserWarning, match="not finite"):
-            self.plain_rates = train(self.plain, self.schedulers[0], opts[0].step)
-        self.compiled_rates = train(self.compiled, self.schedulers[1], self.step)
-        self.skipped = [opt.skipped_updates for opt in opts]
-        self.weights = [[p.detach().clone() for p in model.parameters()] for model in (self.plain, self.compiled)]
-        self.opt = opts[1]
+            self.train(0, self.opts[0].step)
+        self.train(1, self.step)
 
-    def optimizer(self, model):
-        return self.make(model, lr=torch.tensor(0.01), weight_decay=0.1)
+    def optimizer(self, model: nn.Module) -> Any:
+        return EVERY[self.name].of_model(model, torch.tensor(0.01), weight_decay=0.1, **self.exact)
 
-    def backend(self, graph, inputs):
+    def backend(self, graph: Any, inputs: Any) -> Callable:
         """Runs a graph as it was traced."""
         self.graphs.append(graph.graph)
         return graph.forward
 
+    def step(self) -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            self.compiled()
 
-@pytest.fixture(scope="module", params=MAKERS.values(), ids=MAKERS)
-def trained(request):
+    def train(self, which: int, step: Callable[[], None]) -> None:
+        model, opt = self.models[which], self.opts[which]
+        for update in range(UPDATES):
+            draw_gradients(model, update)
+            if update in (1, 2):
+                model[2].weight.grad[0, 0] = math.nan
+            self.rates[which].append(float(opt.param_groups[0]["lr"]))
+            step()
+            self.schedulers[which].step(1.0 / (update + 1))
+
+
+@pytest.fixture(scope="module", params=[*NAMES, "eps hat"])
+def trained(request: pytest.FixtureRequest) -> Iterator[Trained]:
     torch._dynamo.reset()
-    yield Trained(request.param)
+    yield Trained("muon", adamw_eps_hat=True) if request.param == "eps hat" else Trained(request.param)
     torch._dynamo.reset()
 
 
 @pytest.mark.long
-def test_one_graph_serves_a_whole_schedule_and_steps_as_the_plain_one(trained):
-    assert trained.compiled_rates == trained.plain_rates
-    assert len(set(trained.plain_rates)) > 6
-    assert len(trained.graphs) == 1
-    plain, compiled = trained.weights
-    torch.testing.assert_close(compiled, plain, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.long
-def test_a_compiled_step_leaves_out_what_is_not_finite_and_counts_it(trained):
-    assert trained.skipped == [2, 2]
-    assert all(p.isfinite().all() for p in trained.weights[1])
-
-
-@pytest.mark.long
-def test_a_state_of_a_compiled_run_goes_on_in_a_plain_one(trained):
-    model, opt = trained.compiled, trained.opt
-    other = copy.deepcopy(model)
+def test_one_graph_serves_a_whole_schedule_and_steps_as_the_plain_one(trained: Trained) -> None:
+    plain, compiled = trained.models
+    assert trained.rates[0] == trained.rates[1]
+    assert len(set(trained.rates[0])) > 6
+    torch.testing.assert_close([*compiled.parameters()], [*plain.parameters()], atol=1e-4, rtol=1e-4)
+    assert [opt.skipped_updates for opt in trained.opts] == [2, 2]
+    assert all(p.isfinite().all() for p in compiled.parameters())
+    other = copy.deepcopy(compiled)  # and its state goes on in a plain one
     loaded = trained.optimizer(other)
-    loaded.load_state_dict(copy.deepcopy(opt.state_dict()))
-    for one in (model, other):
-        one(torch.ones(2, 16)).sum().backward()
-    trained.step()
-    loaded.step()
-    assert len(trained.graphs) == 1  # it was the compiled step's
-    for p, q in zip(model.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(p, q, atol=1e-5, rtol=1e-5)
+    loaded.load_state_dict(copy.deepcopy(trained.opts[1].state_dict()))
+    for model, step in ((compiled, trained.step), (other, loaded.step)):
+        draw_gradients(model, UPDATES)
+        step()
+    assert len(trained.graphs) == 1
+    torch.testing.assert_close([*compiled.parameters()], [*other.parameters()], atol=1e-5, rtol=1e-5)
 
 
 INPUTS = ("placeholder", "get_attr")
@@ -148,7 +124,7 @@ def late_readers(graph: torch.fx.Graph) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_foreach_operator_overwrites_nothing_that_is_still_read(trained) -> None:
+def test_a_foreach_operator_overwrites_nothing_that_is_still_read(trained: Trained) -> None:
     """A compiled Lion on a GPU took the sign of its new momentum."""
     graph = trained.graphs[0]
     assert any("_foreach" in str(node.target) or "lerp" in str(node.target) for node in graph.nodes)

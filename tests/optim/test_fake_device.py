@@ -3,39 +3,21 @@
 import pytest
 import torch
 import torch.distributed as dist
-from fake_device import (
-    LLAMA_1B,
-    LLAMA_8B,
-    LLAMA_124M,
-    eight_ranks,
-    fake_parameters,
-    fake_shards,
-    watched,
-)
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
+from autowarm import LMO, Lion, Muon, SignSGD
 from autowarm.optim.step.adamw import AdamW
 from autowarm.optim.step.plan import Plans
 from autowarm.optim.step.update import Update
+from tests.optim.fake_device import LLAMA_1B, LLAMA_8B, LLAMA_124M, eight_ranks, fake_parameters, fake_shards, watched
+from tests.optim.makers import CLASSES, EVERY
 
-# Of one step on one GPU: operators, and gigabytes of temporaries.
-ALONE = {"124M": (LLAMA_124M, 190, 0.3), "1B": (LLAMA_1B, 415, 0.8), "8B": (LLAMA_8B, 1150, 1.6)}
-# Of one of 8 ranks.
-SHARED = {"124M": (LLAMA_124M, 200, 0.3), "1B": (LLAMA_1B, 350, 0.8), "8B": (LLAMA_8B, 850, 1.6)}
-
-OPTIMIZERS = {
-    "muon": lambda params, **o: Muon(params, weight_decay=0.1, **o),
-    "newton-schulz": lambda params, **o: Muon(params, weight_decay=0.1, method="newton-schulz", **o),
-    "adamw": lambda params, **o: Muon([{"params": params, "algorithm": "adamw"}], weight_decay=0.1, **o),
-    "lion": lambda params, **o: Lion(params, weight_decay=0.1, **o),
-    "signsgd": lambda params, **o: SignSGD(params, weight_decay=0.1, **o),
-    "normsgd": lambda params, **o: NormSGD(params, weight_decay=0.1, **o),
-    "rows": lambda params, **o: LMO(params, geometry="rows", **o),
-}
+# Of one step: operators on one GPU and on one of 8 ranks, and gigabytes of temporaries.
+MOST = {"124M": (LLAMA_124M, 190, 200, 0.3), "1B": (LLAMA_1B, 415, 350, 0.8), "8B": (LLAMA_8B, 1150, 850, 1.6)}
+NAMES = ["muon", "muon, newton-schulz", "adamw part", "lion", "signsgd", "normsgd", "rows"]
 
 pytestmark = pytest.mark.usefixtures("accelerator")
 
@@ -46,40 +28,30 @@ def step_of(opt):
     return watched(opt.step)
 
 
-def sizes(table):
-    """Each size of the table; the largest takes seconds to count."""
-    return [pytest.param(size, marks=pytest.mark.long if size == "8B" else ()) for size in table]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("size", sizes(ALONE))
-def test_operators_and_memory_alone(size, dtype):
-    shapes, operators, gigabytes = ALONE[size]
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        step = step_of(Muon(fake_parameters(shapes, dtype=dtype), lr=0.1, weight_decay=0.1))
-    assert len(step.operators) <= operators
-    assert step.peak <= gigabytes * 1e9
-    assert not step.host_reads
-
-
 @pytest.fixture(scope="module")
 def meshes():
     with eight_ranks() as meshes:
         yield meshes
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("how", ["ddp", "fsdp", "hsdp"])
-@pytest.mark.parametrize("size", sizes(SHARED))
-def test_operators_and_memory_of_eight_ranks(size, how, meshes):
-    shapes, operators, gigabytes = SHARED[size]
+@pytest.mark.parametrize(
+    "how",
+    [torch.float32, torch.bfloat16, *(pytest.param(how, marks=pytest.mark.long) for how in ("ddp", "fsdp", "hsdp"))],
+    ids=str,
+)
+@pytest.mark.parametrize("size", ["124M", "1B", pytest.param("8B", marks=pytest.mark.long)])  # which takes seconds
+def test_operators_and_memory(size, how, meshes):
+    shapes, alone, shared, gigabytes = MOST[size]
+    options = {"lr": 0.1, "weight_decay": 0.1}
     with FakeTensorMode(allow_non_fake_inputs=True):
-        if how == "ddp":
-            opt = Muon(fake_parameters(shapes), lr=0.1, weight_decay=0.1, process_group=dist.group.WORLD)
+        if how in meshes:
+            opt = Muon(fake_shards(shapes, meshes[how]), **options)
+        elif how == "ddp":
+            opt = Muon(fake_parameters(shapes), process_group=dist.group.WORLD, **options)
         else:
-            opt = Muon(fake_shards(shapes, meshes[how]), lr=0.1, weight_decay=0.1)
+            opt = Muon(fake_parameters(shapes, dtype=how), **options)
         step = step_of(opt)
-    assert len(step.operators) <= operators
+    assert len(step.operators) <= (shared if isinstance(how, str) else alone)
     assert step.peak <= gigabytes * 1e9
     assert not step.host_reads
 
@@ -96,7 +68,7 @@ def test_a_round_is_on_its_way_while_another_is_orthogonalised(meshes):
 
 @pytest.mark.parametrize(
     ("name", "lr"),
-    [(name, lr) for name in OPTIMIZERS for lr in ("number", "tensor") if (name, lr) != ("adamw", "tensor")],
+    [(name, lr) for name in NAMES for lr in ("number", "tensor") if (name, lr) != ("adamw part", "tensor")],
 )
 def test_no_step_reads_back(name, lr):
     shapes = [(300, 200)] * 3 + [(200, 300), (64, 48, 3, 3), (0, 48)]
@@ -104,7 +76,7 @@ def test_no_step_reads_back(name, lr):
         params = fake_parameters(shapes)
         params.append(nn.Parameter(torch.empty(40, 30, device="cuda:0").T))  # a gradient that lies in memory otherwise
         params[-1].grad = torch.empty(30, 40, device="cuda:0")
-        opt = OPTIMIZERS[name](params, lr=0.1)
+        opt = EVERY[name](params, weight_decay=0.1)
         if lr == "tensor":
             for group in opt.param_groups:
                 group["lr"] = torch.empty((), device="cuda:0")
@@ -126,11 +98,11 @@ def test_what_is_read_late_is_awaited_on_the_stream_that_copies_it(accelerator, 
     assert accelerator.recorded == [torch.device("cuda", index)]
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_capture_wants_a_capturable_optimizer_that_has_stepped(name, accelerator):
     def optimizer(**options):
         # A rate that is read at construction has a value, which fake tensors do not have.
-        opt = OPTIMIZERS[name](fake_parameters([(40, 30)] * 2), lr=0.1)
+        opt = EVERY[name](fake_parameters([(40, 30)] * 2), weight_decay=0.1)
         for group in opt.param_groups:
             group.update(options)
         return opt
@@ -139,7 +111,7 @@ def test_a_capture_wants_a_capturable_optimizer_that_has_stepped(name, accelerat
         rate = torch.empty((), device="cuda:0")
         plain, early, ready = optimizer(), optimizer(lr=rate, capturable=True), optimizer(lr=rate, capturable=True)
         plain.step()
-        if name != "adamw":  # PyTorch has no fake fused AdamW with a tensor rate
+        if name != "adamw part":  # PyTorch has no fake fused AdamW with a tensor rate
             ready.step()
         else:  # a graph would make the averages anew at each replay, also of a tensor that joins a step late
             early._skipped.prepare(torch.device("cuda:0"))
@@ -149,11 +121,11 @@ def test_a_capture_wants_a_capturable_optimizer_that_has_stepped(name, accelerat
         with pytest.raises(RuntimeError, match="make one step first"):
             early.step()
         known = len(accelerator.recorded)
-        assert name == "adamw" or not watched(ready.step).host_reads
+        assert name == "adamw part" or not watched(ready.step).host_reads
     assert len(accelerator.recorded) == known  # an event in a graph is recorded by no replay
 
 
-@pytest.mark.parametrize("cls", [Muon, Lion, SignSGD, NormSGD, LMO])
+@pytest.mark.parametrize("cls", CLASSES)
 def test_a_rate_that_replays_cannot_read_is_refused(cls):
     with FakeTensorMode(allow_non_fake_inputs=True):
         params = fake_parameters([(4, 4)])

@@ -1,19 +1,17 @@
 """Options of optimizers and groups: what is plain is honoured, the rest refused by name, and nothing is ignored."""
 
-import warnings
-from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import AdamW
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.optim import Together
 from tests.cases import each
-
-OURS = (Muon, Lion, SignSGD, NormSGD, LMO)
+from tests.optim.makers import CLASSES, EVERY, drawn, said_by
 
 
 def matrix() -> nn.Parameter:
@@ -36,32 +34,31 @@ KEYS: dict[str, dict[str, str]] = {
     "ns_steps": {"Muon": r"give it geometry=Spectral\(...\)", "": "it takes "},
     "betas": {"Muon": "use adamw_betas", "SignSGD": "it takes ", "NormSGD": "it takes ", "LMO": "it takes "},
     "beta": {"Lion": "give betas", "": "use momentum"},
+    "momentum": {"Lion": "give betas"},
     "maximise": {"": "did you mean maximize?"},
     "Nesterov": {"Lion": "it takes ", "": "did you mean nesterov?"},
 }
 
 
-@pytest.mark.parametrize("key", KEYS)
-@each("cls", OURS)
-def test_a_groups_key_without_effect_is_refused_by_name(key: str, cls: type[LMO]) -> None:
-    says = KEYS[key].get(cls.__name__, KEYS[key].get(""))
-    if says is None:  # it has an effect here
-        return
-    for value in (True, 2, (0.9, 0.95), "adamw"):
+@each(("key", "says"), KEYS.items())
+@each("cls", CLASSES)
+def test_a_groups_key_without_effect_is_refused_by_name(key: str, says: dict[str, str], cls: type[LMO]) -> None:
+    what = says.get(cls.__name__, says.get(""))
+    for value in (True, 2, (0.9, 0.95), "adamw") if what is not None else ():  # otherwise it has an effect
         opt = cls([matrix()], lr=0.1)
-        with pytest.raises(ValueError, match=f"a group of {cls.__name__} has no {key}: .*{says}"):
+        with pytest.raises(ValueError, match=f"a group of {cls.__name__} has no {key}: .*{what}"):
             opt.add_param_group({"params": [matrix()], key: value})
         assert len(opt.param_groups) == 1
-        with pytest.raises(ValueError, match=f"no {key}: .*{says}"):
+        with pytest.raises(ValueError, match=f"no {key}: .*{what}"):
             cls([{"params": [matrix()], key: value}], lr=0.1)
 
 
-@each("cls", OURS)
+@each("cls", CLASSES)
 def test_what_others_write_into_a_group_is_no_option(cls: type[LMO]) -> None:
     written = {"name": "body", "lr_scale": 0.5, "initial_lr": 0.1, "warmup": False, "role": "all", "max_lr": 1.0}
     opt = cls([{"params": [matrix()], **written}], lr=0.1)
     assert opt.param_groups[0].items() >= written.items()
-    opt.add_param_group(opt.param_groups[0] | {"params": [matrix()]})
+    opt.add_param_group(opt.param_groups[0] | {"params": [matrix()]})  # nor what has no effect, if a group has it
 
 
 @each("use", [True, False])
@@ -70,37 +67,22 @@ def test_use_muon_says_which_rule_updates_a_group(use: bool) -> None:
     embedding, body, other = matrix(), matrix(), matrix()
     opt = Muon([{"params": [embedding], "use_muon": use}, {"params": [body], "algorithm": "muon"}], lr=0.1)
     opt.step()
-    same = Muon([{"params": [other], "algorithm": "muon" if use else "adamw"}], lr=0.1)
-    same.step()
+    Muon([{"params": [other], "algorithm": "muon" if use else "adamw"}], lr=0.1).step()
     assert torch.equal(embedding, other)
     assert torch.equal(embedding, body) == use
     assert "use_muon" not in opt.param_groups[0]
 
 
-MAKERS: dict[str, Callable[..., Optimizer]] = {
-    "muon": lambda p, **o: Muon(p, lr=0.1, **o),
-    "adamw": lambda p, **o: Muon([{"params": p, "algorithm": "adamw"}], lr=0.1, **o),
-    "eps hat": lambda p, **o: Muon([{"params": p, "algorithm": "adamw"}], lr=0.1, adamw_eps_hat=True, **o),
-    "svd": lambda p, **o: Muon(p, lr=0.1, method="svd", **o),
-    "lion": lambda p, **o: Lion(p, lr=0.1, **o),
-    "signsgd": lambda p, **o: SignSGD(p, lr=0.1, **o),
-    "normsgd": lambda p, **o: NormSGD(p, lr=0.1, nesterov=True, **o),
-    "from weights": lambda p, **o: NormSGD(p, lr=0.1, momentum_init="weights", **o),
-    "rows": lambda p, **o: LMO(p, lr=0.1, geometry="rows", momentum=0.0, **o),
-}
-
-
-@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("name", EVERY)
 @each("decay", [0.0, 0.5])
 @each("as_tensor", [False, True])
-def test_maximize_steps_along_the_gradient_as_pytorchs_optimizers_do(maker: str, decay: float, as_tensor: bool) -> None:
+def test_maximize_steps_along_the_gradient_as_pytorchs_optimizers_do(name: str, decay: float, as_tensor: bool) -> None:
     up, down = matrix(), matrix()
-    opts = [MAKERS[maker]([p], weight_decay=decay, maximize=p is up) for p in (up, down)]
-    if as_tensor:
-        for opt in opts:
-            opt.param_groups[0]["lr"] = torch.tensor(0.1)
+    opts = [EVERY[name]([p], weight_decay=decay, maximize=p is up) for p in (up, down)]
+    for opt in opts if as_tensor else ():
+        opt.param_groups[0]["lr"] = torch.tensor(0.1)
     for t in range(3):
-        up.grad = torch.randn(3, 3, generator=torch.Generator().manual_seed(t))
+        up.grad = drawn([(3, 3)], t)[0]
         down.grad = -up.grad
         given = up.grad.clone()
         for opt in opts:
@@ -141,26 +123,54 @@ def test_an_unknown_option_is_refused_with_the_nearest(cls: type[LMO], option: s
         assert says in str(refused.value)
 
 
+RATE = "lr must be positive and finite, got "
+COUNT = "max_nonfinite must be a whole number of at least 1"
+LIMIT = "skip_outliers must be a positive number"
+
+
 @each(
-    ("make", "message"),
+    ("cls", "options", "message"),
     [
-        (lambda ps: Muon(ps, lr=0.0), "lr must be positive and finite, got 0.0"),
-        (lambda ps: Lion(ps, lr=float("nan")), "lr must be positive and finite, got nan"),
-        (lambda ps: LMO(ps, lr=torch.ones(2)), r"lr must be positive and finite, got \[1.0, 1.0\]"),
-        (lambda ps: LMO(ps, momentum=1.0), r"momentum must be in \[0, 1\), got 1.0"),
-        (lambda ps: LMO(ps, weight_decay=-1), "weight_decay must be finite and not negative, got -1"),
-        (lambda ps: LMO(ps, geometry="spektral"), "unknown geometry 'spektral'"),
-        (lambda ps: Lion(ps, betas=(0.9, 1.0)), "betas must be two numbers"),
-        (lambda ps: Muon(ps, adamw_betas=(0.9,)), "adamw_betas must be two numbers"),
-        (lambda ps: Muon(ps, adamw_eps=-1e-8), "adamw_eps must be finite and not negative"),
-        (lambda ps: NormSGD(ps, momentum_init="ones"), "unknown momentum_init 'ones': use 'zeros' or 'weights'"),
-        (lambda ps: Muon([{"params": ps, "algorithm": "adam"}]), "unknown algorithm 'adam'"),
-        (lambda _: Muon([torch.zeros(20)]), r"got tensors of shape \[\(20,\)\].*Muon.from_model"),
+        *((cls, {"lr": 0.0}, f"{RATE}0.0; 0 is for single groups") for cls in CLASSES),
+        (Lion, {"lr": float("nan")}, f"{RATE}nan"),
+        (LMO, {"lr": torch.ones(2)}, rf"{RATE}\[1.0, 1.0\]"),
+        *((cls, {"lr": None}, RATE) for cls in CLASSES),
+        (LMO, {"momentum": 1.0}, r"momentum must be in \[0, 1\), got 1.0"),
+        (LMO, {"weight_decay": -1}, "weight_decay must be finite and not negative, got -1"),
+        (LMO, {"geometry": "spektral"}, "unknown geometry 'spektral'"),
+        (Lion, {"betas": (0.9, 1.0)}, "betas must be two numbers"),
+        (Muon, {"adamw_betas": (0.9,)}, "adamw_betas must be two numbers"),
+        (Muon, {"adamw_eps": -1e-8}, "adamw_eps must be finite and not negative"),
+        (NormSGD, {"momentum_init": "ones"}, "unknown momentum_init 'ones': use 'zeros' or 'weights'"),
+        (Muon, {"params": [{"params": [matrix()], "algorithm": "adam"}]}, "unknown algorithm 'adam'"),
+        (Muon, {"params": [{"params": [matrix()], "lr": None}]}, RATE),
+        (Muon, {"params": [torch.zeros(20)]}, r"got tensors of shape \[\(20,\)\].*Muon.from_model"),
+        (Muon, {"capturable": True}, "capturable needs lr as a tensor"),
+        *((Lion, {"max_nonfinite": wrong}, COUNT) for wrong in (0, 2.5, True)),
+        *((Lion, {"skip_outliers": wrong}, LIMIT) for wrong in (0, -1.0, float("inf"), float("nan"), "6")),
     ],
 )
-def test_bad_options(make: Callable, message: str) -> None:
+def test_bad_options(cls: type[LMO], options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make([nn.Parameter(torch.zeros(2, 2))])
+        cls(**{"params": [nn.Parameter(torch.zeros(2, 2))]} | options)
+    if "params" not in options:
+        with pytest.raises(ValueError, match=message):
+            cls.from_model(nn.Linear(3, 3), **options)
+
+
+SWITCHES = dict.fromkeys(("capturable", "maximize", "warn_unused"), CLASSES)
+SWITCHES |= {"nesterov": (Muon, NormSGD, SignSGD, LMO), "adamw_eps_hat": (Muon,)}
+
+
+@each(("name", "classes"), SWITCHES.items())
+def test_a_switch_is_on_or_off(name: str, classes: tuple[type[LMO], ...]) -> None:
+    for make in classes:
+        for bad in ("no", "false", 1, None):
+            for given in ({name: bad}, {}):
+                group = {"params": [nn.Parameter(torch.ones(2, 2))]} | ({} if given else {name: bad})
+                with pytest.raises(ValueError, match=f"{name} must be True or False, got {bad!r}"):
+                    make([group], lr=torch.tensor(0.1), **given)
+        assert make([nn.Parameter(torch.ones(2, 2))], lr=torch.tensor(0.1), **{name: np.True_}).defaults[name] is True
 
 
 def test_a_group_of_vectors_that_is_refused_is_not_added() -> None:
@@ -168,28 +178,22 @@ def test_a_group_of_vectors_that_is_refused_is_not_added() -> None:
     with pytest.raises(ValueError, match="from_model"):
         opt.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
     assert len(opt.param_groups) == 1
+    with pytest.raises(ValueError, match=f"{RATE}'fast'"):
+        Muon.from_model(nn.Sequential(nn.Linear(3, 3), nn.Embedding(2, 3)), adamw_lr="fast")
+
+
+def test_a_group_without_names_joins_groups_with_names() -> None:
+    opt = Lion.from_model(nn.Linear(4, 4))
+    opt.add_param_group({"params": nn.Linear(3, 3).parameters()})
+    assert opt.param_groups[-1]["param_names"] == ["added.2", "added.3"]
 
 
 def test_building_prints_and_warns_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        text = repr(Muon.from_model(nn.Sequential(*(nn.Linear(16, 16) for _ in range(3))), lr=1e-3))
+    made: list[str] = []
+    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(3)))
+    assert not said_by(lambda: made.append(repr(Muon.from_model(model, lr=1e-3))))
     assert capsys.readouterr().out == ""
-    assert "matrices (2; 512 parameters): algorithm=muon, lr=0.001" in text
-
-
-@each("cls", OURS)
-def test_a_rate_of_none_says_what_is_needed(cls: type[LMO]) -> None:
-    makers = [
-        lambda: cls([matrix()], lr=None),
-        lambda: cls([{"params": [matrix()], "lr": None}]),
-        lambda: cls.from_model(nn.Linear(3, 3), lr=None),
-    ]
-    if cls is Muon:
-        makers.append(lambda: Muon.from_model(nn.Sequential(nn.Linear(3, 3), nn.Embedding(2, 3)), adamw_lr="fast"))
-    for make in makers:
-        with pytest.raises(ValueError, match="lr must be positive and finite, got "):
-            make()
+    assert "matrices (2; 512 parameters): algorithm=muon, lr=0.001" in made[0]
 
 
 def test_a_state_cannot_be_assigned_to_several_optimizers() -> None:

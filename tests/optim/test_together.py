@@ -2,13 +2,17 @@
 
 import copy
 import io
+from collections.abc import Iterable
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.optim import SGD, AdamW
 
 from autowarm import LMO, AdaptiveWarmup, Lion
 from autowarm.optim import Together
+from tests.cases import each
 
 
 def make_model() -> nn.Sequential:
@@ -19,7 +23,13 @@ def make_model() -> nn.Sequential:
 def make_pair(model: nn.Module) -> Together:
     matrices = [p for p in model.parameters() if p.ndim == 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
-    return Together(torch.optim.Muon(matrices, lr=0.02), torch.optim.AdamW(vectors, lr=0.002))
+    return Together(torch.optim.Muon(matrices, lr=0.02), AdamW(vectors, lr=0.002))
+
+
+def parts() -> tuple[nn.Module, Together, AdaptiveWarmup]:
+    model = make_model()
+    opt = make_pair(model)
+    return model, opt, AdaptiveWarmup(opt, 20)
 
 
 def loss_of(model: nn.Module, t: int) -> torch.Tensor:
@@ -27,7 +37,7 @@ def loss_of(model: nn.Module, t: int) -> torch.Tensor:
     return model(x).square().mean() + 1
 
 
-def train(model: nn.Module, opt: torch.optim.Optimizer, sched: AdaptiveWarmup, steps: range) -> list[list[float]]:
+def train(model: nn.Module, opt: Together, sched: AdaptiveWarmup, steps: Iterable[int]) -> list[list[float]]:
     rates = []
     for t in steps:
         rates.append([group["lr"] for group in opt.param_groups])
@@ -39,68 +49,49 @@ def train(model: nn.Module, opt: torch.optim.Optimizer, sched: AdaptiveWarmup, s
     return rates
 
 
-def test_it_steps_as_the_two_would_alone() -> None:
-    model, twin = make_model(), make_model()
-    opt = make_pair(model)
-    sched = AdaptiveWarmup(opt, 30)
-    rates = train(model, opt, sched, range(30))
-    assert sched.phase == "decay"
+def test_it_steps_as_the_two_would_alone_and_resumes_to_the_bit() -> None:
+    straight, twin = parts(), make_model()
+    rates = train(*straight, range(20))
+    assert straight[2].phase == "decay"
     assert all(muon == pytest.approx(10 * adamw) for muon, adamw in rates)
-
     pair = make_pair(twin).optimizers
-    for t in range(30):
+    for t in range(20):
+        loss_of(twin, t).backward()
         for one, rate in zip(pair, rates[t], strict=True):
             one.param_groups[0]["lr"] = rate
-        loss_of(twin, t).backward()
-        for one in pair:
             one.step()
             one.zero_grad()
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
-
-
-def test_it_resumes_to_the_bit() -> None:
-    straight = make_model()
-    opt = make_pair(straight)
-    whole = train(straight, opt, AdaptiveWarmup(opt, 20), range(20))
-
-    model = make_model()
-    opt = make_pair(model)
-    sched = AdaptiveWarmup(opt, 20)
-    first = train(model, opt, sched, range(7))
-    file = io.BytesIO()
-    torch.save([model.state_dict(), opt.state_dict(), sched.state_dict()], file)
+    file, stopped, resumed = io.BytesIO(), parts(), parts()
+    first = train(*stopped, range(7))
+    torch.save([one.state_dict() for one in stopped], file)
     file.seek(0)
-    saved = torch.load(file, weights_only=True)
-
-    model = make_model()
-    opt = make_pair(model)
-    sched = AdaptiveWarmup(opt, 20)
-    for part, state in zip((model, opt, sched), saved, strict=True):
-        part.load_state_dict(state)
-    assert first + train(model, opt, sched, range(7, 20)) == whole
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), straight.parameters(), strict=True))
+    for one, state in zip(resumed, torch.load(file, weights_only=True), strict=True):
+        one.load_state_dict(state)
+    assert first + train(*resumed, range(7, 20)) == rates
+    for other in (twin, resumed[0]):
+        assert all(map(torch.equal, other.parameters(), straight[0].parameters()))
 
 
 def test_checkpointing_tools_that_read_groups_and_state_can() -> None:
-    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
-
-    model = make_model()
-    opt = make_pair(model)
+    model, opt, _ = parts()
+    weight = model[0].weight
+    assert opt.state.get(weight) is None  # which does not make one
+    assert not opt.state
     loss_of(model, 0).backward()
     opt.step()
     assert set(opt.state) == set(model.parameters())
+    assert opt.state[weight] is opt.optimizers[0].state[weight]
     saved = copy.deepcopy(get_optimizer_state_dict(model, opt))
-    before = opt.state[model[0].weight]["momentum_buffer"].clone()
+    before = opt.state[weight]["momentum_buffer"].clone()
     loss_of(model, 1).backward()
     opt.step()
-    assert not torch.equal(opt.state[model[0].weight]["momentum_buffer"], before)
+    assert not torch.equal(opt.state[weight]["momentum_buffer"], before)
     set_optimizer_state_dict(model, opt, saved)
-    assert torch.equal(opt.state[model[0].weight]["momentum_buffer"], before)
+    assert torch.equal(opt.state[weight]["momentum_buffer"], before)
 
 
 def test_a_closure_is_called_once_and_a_scaler_can_skip() -> None:
-    model = make_model()
-    opt, calls = make_pair(model), []
+    (model, opt, _), calls = parts(), []
 
     def closure() -> torch.Tensor:
         opt.zero_grad()
@@ -123,34 +114,19 @@ def test_a_closure_is_called_once_and_a_scaler_can_skip() -> None:
 
 
 def test_misuse() -> None:
-    model = make_model()
+    model, opt, _ = parts()
     with pytest.raises(ValueError, match="at least one"):
         Together()
     with pytest.raises(ValueError, match=r"shape \(8, 6\) is in two optimizers, SGD and AdamW"):
-        Together(torch.optim.SGD(model.parameters()), torch.optim.AdamW([model[0].weight]))
-    opt = make_pair(model)
+        Together(SGD(model.parameters()), AdamW([model[0].weight]))
     with pytest.raises(TypeError, match="one of Together's optimizers"):
         opt.add_param_group({"params": []})
-    other = Together(torch.optim.AdamW(model.parameters()))
     with pytest.raises(ValueError, match=r"saved \[4\], here \[2, 2\]"):
-        opt.load_state_dict(other.state_dict())
-
-
-def test_asking_for_a_state_does_not_make_one() -> None:
-    model = make_model()
-    both = make_pair(model)
-    weight = model[0].weight
-    assert weight not in both.state
-    assert both.state.get(weight) is None
-    assert len(both.state) == 0
-    loss_of(model, 0).backward()
-    both.step()
-    assert weight in both.state
-    assert both.state.get(weight) is both.optimizers[0].state[weight]
+        opt.load_state_dict(Together(AdamW(model.parameters())).state_dict())
 
 
 def test_its_state_hooks_are_called() -> None:
-    both, said = make_pair(make_model()), []
+    (_, both, _), said = parts(), []
     both.register_state_dict_pre_hook(lambda opt: said.append("before saving"))
     both.register_state_dict_post_hook(lambda opt, state: {**state, "more": 1})
     both.register_load_state_dict_pre_hook(lambda opt, state: {k: v for k, v in state.items() if k != "more"})
@@ -161,12 +137,9 @@ def test_its_state_hooks_are_called() -> None:
     assert said == ["before saving", "after loading"]
 
 
-@pytest.mark.parametrize("place", [0, 1])
-@pytest.mark.parametrize("tensor", [False, True])
-def test_a_group_added_to_either_optimizer_has_its_own_peak(place: int, tensor: bool) -> None:
-    def rate(lr: float) -> float | torch.Tensor:
-        return torch.tensor(lr) if tensor else lr
-
+@each("place", [0, 1])
+@each("rate", [float, torch.tensor])
+def test_a_group_added_to_either_optimizer_has_its_own_peak(place: int, rate: type) -> None:
     first, second, late = (nn.Parameter(torch.zeros(4, 4)) for _ in range(3))
     both = Together(Lion([first], lr=rate(0.02)), Lion([second], lr=rate(0.002)))
     sched = AdaptiveWarmup(both, total_steps=20)
@@ -185,7 +158,7 @@ def test_a_bad_share_of_a_nested_one_loads_nothing() -> None:
     def make(geometry: str) -> tuple[nn.Module, Together]:
         model = make_model()
         inner = Together(LMO([model[0].weight], lr=0.01, geometry=geometry))
-        return model, Together(torch.optim.AdamW([model[2].weight], lr=0.01), inner)
+        return model, Together(AdamW([model[2].weight], lr=0.01), inner)
 
     model, saved = make("sign")
     loss_of(model, 0).backward()
@@ -196,16 +169,23 @@ def test_a_bad_share_of_a_nested_one_loads_nothing() -> None:
     assert len(other.state) == 0
 
 
-@pytest.mark.parametrize("kind", ["sparse", "complex", "whole"])
-@pytest.mark.parametrize("nested", [False, True])
-def test_whatever_one_of_ours_refuses_is_refused_before_another_steps(kind: str, nested: bool) -> None:
-    first, second = (torch.nn.Parameter(torch.ones(3, 3)) for _ in range(2))
+@each(
+    ("kind", "bad"),
+    [
+        *(("sparse", torch.eye(3).to_sparse()), ("complex", torch.eye(3) + 1j)),
+        ("whole", torch.eye(3, dtype=torch.int64)),
+    ],
+)
+@each("nested", [False, True])
+def test_whatever_one_of_ours_refuses_is_refused_before_another_steps(
+    kind: str, bad: torch.Tensor, nested: bool
+) -> None:
+    first, second = (nn.Parameter(torch.ones(3, 3)) for _ in range(2))
     last = Lion([second], lr=0.1)
-    opt = Together(torch.optim.SGD([first], lr=0.1), Together(last) if nested else last)
+    opt = Together(SGD([first], lr=0.1), Together(last) if nested else last)
     first.grad = torch.ones(3, 3)
-    bad = {"sparse": torch.eye(3).to_sparse(), "complex": torch.eye(3) + 1j, "whole": torch.eye(3, dtype=torch.int64)}
     second.grad_dtype = None
-    second.grad = bad[kind]
+    second.grad = bad
     with pytest.raises(ValueError, match=f"Lion needs.*{kind}"):
         opt.step()
     assert torch.equal(first, torch.ones(3, 3))

@@ -2,6 +2,8 @@
 
 import io
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -178,14 +180,10 @@ class Apart(Optimizer):
         super().__init__(params, options)
         self.hidden = AdamW(params, **options)
 
-    def step(self, closure: Any = None) -> None:
-        self.hidden.step()
 
-
-@pytest.mark.parametrize("given", [{}, {"geometry": "sign"}, {"kappa": 1.0}])
+@each("given", [{}, {"geometry": "sign"}, {"kappa": 1.0}])
 def test_a_wrapper_with_groups_apart_is_refused_by_name(given: dict[str, Any]) -> None:
-    model = make_model()
-    opt = Apart(model.parameters(), lr=LR)
+    opt = Apart(make_model().parameters(), lr=LR)
     with pytest.raises(
         ValueError, match=r"Apart steps by the rates of the AdamW that it keeps as 'hidden'.*opt.*hidden"
     ):
@@ -199,44 +197,35 @@ def test_one_that_copies_its_rates_inside_is_left_as_it_is() -> None:
 
 
 class PerTensor(Optimizer):
-    """Stands for one optimizer per tensor, each stepped in the backward pass."""
+    """Stands for one optimizer per tensor, each stepped in the backward pass; its groups may be theirs."""
 
-    def __init__(self, model: nn.Module, each: type[Optimizer]) -> None:
+    def __init__(self, model: nn.Module, each: type[Optimizer], own: bool = False) -> None:
         self.by_tensor = {p: each([p], lr=LR) for p in model.parameters()}
         super().__init__([torch.zeros(1, 1)], {"lr": LR})
         for p in model.parameters():
             p.register_post_accumulate_grad_hook(self._update)
+        if own:
+            self.param_groups = [group for one in self.by_tensor.values() for group in one.param_groups]
 
     def _update(self, p: Any) -> None:
         self.by_tensor[p].step()
         self.by_tensor[p].zero_grad()
+
+    def each(self) -> list[Any]:
+        return [*self.by_tensor.values()]
 
     def zero_grad(self, set_to_none: bool = True) -> None: ...
 
     def step(self, closure: Any = None) -> None: ...
 
 
-def test_one_optimizer_per_tensor() -> None:
-    model = make_model()
-    opt = PerTensor(model, Rate)
-    sched = AdaptiveWarmup(opt, STEPS, geometry="sign", decay="linear")
-    assert isinstance(sched.optimizer, Together)
-    assert unwrapped(opt) is sched.optimizer
-    g = torch.Generator().manual_seed(0)
-    for _ in range(STEPS):
-        loss = model(torch.randn(16, 6, generator=g)).square().mean()
-        loss.backward()
-        opt.step()
-        sched.step(loss)
-    assert sched.last_epoch == STEPS
-    for one in opt.by_tensor.values():
-        assert_scheduled(one.rates)
-
-
 def test_the_geometry_is_that_of_the_optimizer_inside() -> None:
     model = make_model()
-    for opt in (timm.optim.Lookahead(AdamW(model.parameters())), two_steps(model, AdamW), PerTensor(model, AdamW)):
+    per_tensor = PerTensor(model, AdamW)
+    for opt in (timm.optim.Lookahead(AdamW(model.parameters())), two_steps(model, AdamW), per_tensor):
         assert geometry_of(opt) == Sign()
+    assert isinstance(unwrapped(per_tensor), Together)
+    assert AdaptiveWarmup(per_tensor, STEPS).optimizer is unwrapped(per_tensor)
 
 
 # Where a wrapper may keep several.
@@ -254,13 +243,13 @@ CONTAINERS: dict[str, Callable[[list[Optimizer]], Any]] = {
 class Several(Optimizer):
     """Steps others, whose groups are its own, or which have groups of its tensors; or stands for them."""
 
-    def __init__(self, model: nn.Module, keep: Callable[[list[Optimizer]], Any], relation: str, name: str) -> None:
+    def __init__(self, model: nn.Module, container: str, relation: str, name: str) -> None:
         inner = [Rate([p]) for p in model.parameters()]
         own = {"its own": [group for one in inner for group in one.param_groups], "copies": list(model.parameters())}
         super().__init__(own.get(relation, [torch.zeros(1)]), {"lr": LR})
         if relation == "its own":
             self.param_groups = own[relation]
-        setattr(self, name, keep(inner))
+        setattr(self, name, CONTAINERS[container](inner))
         self.each = lambda: inner
 
     def step(self, closure: Any = None) -> None:
@@ -268,12 +257,20 @@ class Several(Optimizer):
             one.step()
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
-@pytest.mark.parametrize("relation", ["its own", "stands for them"])
-@each("name", ["optimizers", "_opts"])
-def test_several_in_a_container_step_by_the_rates_of_the_schedule(container: str, relation: str, name: str) -> None:
+NAMES = ["optimizers", "_opts"]
+SEVERAL: list[Callable[[nn.Module], Any]] = [
+    *(partial(PerTensor, each=Rate, own=own) for own in (False, True)),
+    *(
+        partial(Several, container=container, relation=relation, name=name)
+        for container, relation, name in product(CONTAINERS, ("its own", "stands for them"), NAMES)
+    ),
+]
+
+
+@each("make", SEVERAL)
+def test_several_step_by_the_rates_of_the_schedule(make: Callable[[nn.Module], Any]) -> None:
     model = make_model()
-    opt = Several(model, CONTAINERS[container], relation, name)
+    opt = make(model)
     sched = AdaptiveWarmup(opt, STEPS, geometry="sign", decay="linear")
     assert {id(one) for one in inside(opt)} == {id(one) for one in opt.each()}
     train(model, opt, sched, STEPS)
@@ -282,45 +279,7 @@ def test_several_in_a_container_step_by_the_rates_of_the_schedule(container: str
         assert_scheduled(one.rates)
 
 
-@each("container", CONTAINERS)
-@each("name", ["optimizers", "_opts"])
-def test_several_with_groups_apart_are_refused_by_name(container: str, name: str) -> None:
-    opt = Several(make_model(), CONTAINERS[container], "copies", name)
-    with pytest.raises(
-        ValueError, match=rf"Several steps .* the optimizers \(Rate\) that it keeps as '{name}'.*Together"
-    ):
-        AdaptiveWarmup(opt, STEPS)
-    AdaptiveWarmup(Together(*opt.each()), STEPS)
-
-
-@each("container", CONTAINERS)
-def test_siblings_are_not_what_an_optimizer_steps(container: str) -> None:
-    several = [Rate([p]) for p in make_model().parameters()]
-    for one in several:
-        one.all = CONTAINERS[container](several)  # type: ignore[attr-defined]
-    assert [inside(one) for one in several] == [[one] for one in several]
-
-
-def per_tensor(model: nn.Module, own: bool) -> Any:
-    """What steps in the backward pass."""
-    opt = PerTensor(model, Rate)
-    opt.each = lambda: list(opt.by_tensor.values())  # type: ignore[attr-defined]
-    if own:
-        opt.param_groups = [group for one in opt.by_tensor.values() for group in one.param_groups]
-    return opt
-
-
-@each(
-    "make",
-    [
-        *(lambda model, own=own: per_tensor(model, own) for own in (False, True)),
-        *(
-            lambda model, container=container, relation=relation: Several(model, container, relation, "_opts")
-            for container in CONTAINERS.values()
-            for relation in ("its own", "stands for them")
-        ),
-    ],
-)
+@each("make", SEVERAL)
 def test_a_rate_is_found_for_several(make: Callable[[nn.Module], Any]) -> None:
     model = make_model()
     opt = make(model)
@@ -334,7 +293,26 @@ def test_a_rate_is_found_for_several(make: Callable[[nn.Module], Any]) -> None:
         loss.backward()
         return loss
 
-    found = find_rate(model, opt, closure, lowest=1e-4, highest=10.0, steps=30)
+    found = find_rate(model, opt, closure, lowest=1e-4, highest=10.0, steps=20)
     assert seen == [pytest.approx([rate] * 4) for rate in found.rates]
     assert all(map(torch.equal, before, model.parameters()))
     assert [group["lr"] for one in opt.each() for group in one.param_groups] == [LR] * 4
+
+
+@each("container", CONTAINERS)
+@each("name", NAMES)
+def test_several_with_groups_apart_are_refused_by_name(container: str, name: str) -> None:
+    opt = Several(make_model(), container, "copies", name)
+    with pytest.raises(
+        ValueError, match=rf"Several steps .* the optimizers \(Rate\) that it keeps as '{name}'.*Together"
+    ):
+        AdaptiveWarmup(opt, STEPS)
+    AdaptiveWarmup(Together(*opt.each()), STEPS)
+
+
+@each("container", CONTAINERS)
+def test_siblings_are_not_what_an_optimizer_steps(container: str) -> None:
+    several = [Rate([p]) for p in make_model().parameters()]
+    for one in several:
+        one.all = CONTAINERS[container](several)  # type: ignore[attr-defined]
+    assert [inside(one) for one in several] == [[one] for one in several]

@@ -13,10 +13,8 @@ from autowarm.optim import kappa_of, partition
 from autowarm.smoothness import Probe
 from tests.cases import each
 
-CONVOLUTIONS = {
-    (False, 1): nn.Conv1d, (False, 2): nn.Conv2d, (False, 3): nn.Conv3d,
-    (True, 1): nn.ConvTranspose1d, (True, 2): nn.ConvTranspose2d, (True, 3): nn.ConvTranspose3d,
-}  # fmt: skip
+KINDS = [(turned, dims) for turned in (False, True) for dims in (1, 2, 3)]
+CONVOLUTIONS = {kind: getattr(nn, f"Conv{'Transpose' * kind[0]}{kind[1]}d") for kind in KINDS}
 # Inputs, outputs and groups: dense, in groups, with one row in each group, with one column, and with several rows.
 SIZES = [(4, 6, 1), (6, 4, 1), (4, 6, 2), (6, 4, 2), (12, 6, 3), (6, 6, 6), (6, 12, 6), (12, 6, 6), (1, 5, 1)]
 SIDES = [1, 2, 3]
@@ -43,11 +41,8 @@ def operator(layer: Any, weight: Tensor) -> Tensor:
     patch = (1,) * dims if layer.transposed else layer.kernel_size
     units = torch.eye(layer.in_channels * math.prod(patch), dtype=weight.dtype)
     with torch.no_grad():
-        return (
-            torch.func.functional_call(layer, {"weight": weight}, units.reshape(-1, layer.in_channels, *patch))
-            .flatten(1)
-            .T
-        )
+        patches = units.reshape(-1, layer.in_channels, *patch)
+        return torch.func.functional_call(layer, {"weight": weight}, patches).flatten(1).T
 
 
 def read_as(layer: nn.Module, **options: Any) -> Spectral:

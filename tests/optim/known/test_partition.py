@@ -3,11 +3,12 @@
 import copy
 import warnings
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from autowarm import LMO, Lion, Muon
@@ -17,16 +18,8 @@ from tests.cases import each
 
 
 def llama(tied: bool) -> nn.Module:
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=50,
-            hidden_size=16,
-            intermediate_size=24,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            tie_word_embeddings=tied,
-        )
-    )
+    sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2, tie_word_embeddings=tied))
 
 
 def names(part: list[tuple[str, nn.Parameter]]) -> set[str]:
@@ -152,6 +145,8 @@ def test_llama(tied: bool) -> None:
     assert names(parts.heads) == (set() if tied else {"lm_head.weight"})
     assert len(parts.vectors) == 2 * 2 + 1
     assert sum(map(len, vars(parts).values())) == len(list(model.parameters()))
+    # A head that is tied is the embedding.
+    assert names(partition(model, heads="lm_head").heads) == (set() if tied else {"lm_head.weight"})
 
 
 def test_weight_decay_is_on_linear_layers_alone() -> None:
@@ -181,11 +176,6 @@ def test_a_tensor_frozen_at_first_is_trained_once_it_thaws() -> None:
     model(torch.ones(2, 3)).sum().backward()
     opt.step()
     assert not any(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
-
-
-def test_a_model_with_nothing_to_train_is_refused() -> None:
-    with pytest.raises(ValueError, match="nothing to train"):
-        partition(nn.Linear(3, 3).requires_grad_(False))
 
 
 def test_weight_normed_kernels_are_matrices_and_their_scales_vectors() -> None:
@@ -240,29 +230,31 @@ def test_a_matrix_kept_transposed_steps_as_the_matrix_itself(method: str, stacke
     torch.testing.assert_close(*moved)
 
 
-def test_muon_says_when_there_is_no_matrix() -> None:
-    with pytest.raises(ValueError, match="at least one hidden matrix"):
-        Muon.from_model(nn.Embedding(3, 3))
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.LazyLinear(8), nn.Linear(8, 2))
 
 
-def test_a_lazy_layer_is_not_sorted_before_it_has_a_shape() -> None:
-    model = nn.Sequential(nn.Linear(4, 6), nn.LazyLinear(8), nn.Linear(8, 2))
-    with pytest.raises(ValueError, match=r"1.weight has no shape yet: call the model on a batch"):
-        Muon.from_model(model)
+@each(
+    ("do", "error", "message"),
+    [
+        (lambda: partition(nn.Linear(3, 3).requires_grad_(False)), ValueError, "nothing to train"),
+        (lambda: partition([*nn.Linear(3, 3).parameters()]), TypeError, "pass the model, not its parameters.* a list"),
+        (lambda: Muon.from_model(nn.Embedding(3, 3)), ValueError, "at least one hidden matrix"),
+        (lambda: Muon.from_model(lazy()), ValueError, "1.weight has no shape yet: call the model on a batch"),
+        (lambda: Muon.from_model(chain(3, 3, 3), blocks={"qvk": 3}), ValueError, "blocks: 'qvk' matches none of the"),
+        (lambda: Muon.from_model(chain(3, 3, 3), blocks=3), ValueError, "blocks maps patterns to numbers of blocks"),
+        (lambda: partition(chain(3, 3), heads=["lm_haed"]), ValueError, "heads: 'lm_haed' matches none"),
+    ],
+)
+def test_what_cannot_be_sorted_is_refused(do: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        do()
+
+
+def test_a_lazy_layer_is_sorted_once_it_has_a_shape() -> None:
+    model = lazy()
     model(torch.ones(1, 4))
     assert names(partition(model).matrices) == {"0.weight", "1.weight"}
-
-
-def test_a_pattern_that_matches_nothing_is_named() -> None:
-    model = llama(tied=True)
-    with pytest.raises(ValueError, match="blocks: 'qvk' matches none of the parameters' names"):
-        Muon.from_model(model, blocks={"qvk": 3})
-    with pytest.raises(ValueError, match="heads: 'lm_haed' matches none"):
-        partition(model, heads=["lm_haed"])
-    assert partition(model, heads=["lm_head"]).heads == []  # tied, so that it is the embedding
-    assert names(partition(llama(tied=False), heads="lm_head").heads) == {"lm_head.weight"}
-    with pytest.raises(ValueError, match="blocks maps patterns to numbers of blocks"):
-        Muon.from_model(model, blocks=3)
 
 
 def tensors(keys: list[str] | None, inside: bool = False) -> nn.Module:
@@ -298,47 +290,33 @@ def several(kind: type, deep: bool) -> nn.Module:
     return nn.ModuleList(heads) if kind is nn.ModuleList else nn.ModuleDict(dict(zip("abc", heads, strict=True)))
 
 
-@each("kind", [nn.ModuleList, nn.ModuleDict])
-@each("deep", [False, True])
-@each(
-    "name",
-    [
-        *("head", "heads", "lm_head", "lm_heads", "classifier", "classifiers", "score", "outputs"),
-        *("task_heads", "out_heads", "out_head", "multi_task_heads", "attribute_heads", "aux_classifiers"),
-    ],
-)
-@each("wrapped", [False, True])
-def test_every_head_of_several_is_a_head(kind: type, deep: bool, name: str, wrapped: bool) -> None:
-    model: nn.Module = Holder(**{name: several(kind, deep)})
-    if wrapped and not deep:
-        model = nn.ModuleDict({"net": model})
-    parts = partition(model)
-    assert sorted(p.shape[0] for _, p in parts.heads) == [2, 3, 4]
-    assert len(parts.matrices) == (5 if deep else 2)
+ALONE = ["head", "heads", "lm_head", "lm_heads", "classifier", "classifiers", "score", "outputs", "task_heads",
+         "out_heads", "out_head", "multi_task_heads", "attribute_heads", "aux_classifiers"]  # fmt: skip
+# How many heads there are if another layer, or another list, is beside them. A layer called "fc" may be what they read.
+BESIDE = {"classifier": 4, "lm_head": 4, "score": 4, "fc": 3, "fc2": 3, "classifiers": 6, "aux_heads": 6}
 
 
 @each("kind", [nn.ModuleList, nn.ModuleDict])
 @each("deep", [False, True])
-@each("name", ["heads", "task_heads", "out_heads"])
 @each("first", [False, True])
 @each("wrapped", [False, True])
 @each(
-    ("beside", "heads"),
-    [("classifier", 4), ("lm_head", 4), ("score", 4), ("fc", 3), ("fc2", 3), ("classifiers", 6), ("aux_heads", 6)],
+    ("name", "beside"),
+    [*((name, "") for name in ALONE), *product(["heads", "task_heads", "out_heads"], BESIDE)],
 )
-def test_every_head_is_a_head_beside_others(
-    kind: type, deep: bool, name: str, first: bool, wrapped: bool, beside: str, heads: int
+def test_every_head_of_several_is_a_head(
+    kind: type, deep: bool, first: bool, wrapped: bool, name: str, beside: str
 ) -> None:
-    """A layer called "fc" may be what the heads read."""
-    other = several(kind, deep) if heads == 6 else nn.Linear(6, 5)
-    both = {name: several(kind, deep), beside: other}
-    model: nn.Module = Holder(**dict(sorted(both.items(), key=lambda one: (one[0] == name) != first)))
+    held, heads = {name: several(kind, deep)}, BESIDE.get(beside, 3)
+    if beside:
+        held[beside] = several(kind, deep) if heads == 6 else nn.Linear(6, 5)
+    model: nn.Module = Holder(**(held if first else dict(reversed(held.items()))))
     if wrapped and not deep:
         model = nn.ModuleDict({"net": model})
-    found = names(partition(model).heads)
-    assert len(found) == heads
-    assert sum(f".{name}." in f".{one}" for one in found) == 3
-    assert len(partition(model).matrices) == 2 + (heads == 3) + (deep * (6 if heads == 6 else 3))
+    parts = partition(model)
+    assert sorted(p.shape[0] for called, p in parts.heads if f".{name}." in f".{called}") == [2, 3, 4]
+    assert len(parts.heads) == heads
+    assert len(parts.matrices) == 2 + ("fc" in beside) + deep * (6 if heads == 6 else 3)
 
 
 @each("kind", [nn.ModuleList, nn.ModuleDict])
@@ -360,3 +338,50 @@ def test_heads_in_every_block_or_of_attention_are_hidden_layers(kind: type, name
     if single:
         model["classifier"] = nn.Linear(6, 2)
     assert names(partition(model).heads) == ({"classifier.weight"} if single else set())
+
+
+def deep(blocks: int) -> nn.Module:
+    """Its blocks hold a layer called "output", and its head is a sequence."""
+    block = nn.ModuleDict({"up": nn.Linear(16, 32), "output": nn.Linear(32, 16)})
+    layers = nn.ModuleList(copy.deepcopy(block) for _ in range(blocks))
+    return Held(stem=nn.Linear(8, 16), blocks=layers, head=nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 4)))
+
+
+def inside(wrap: Callable[[nn.Module], nn.Module]) -> Callable[[nn.Module], nn.Module]:
+    """As people compile or checkpoint each block by itself."""
+
+    def wrap_children(model: nn.Module) -> nn.Module:
+        for module in [*model.modules()]:
+            for name, child in [*module.named_children()]:
+                if not isinstance(child, nn.ModuleList | nn.ModuleDict):
+                    setattr(module, name, wrap(child))
+        return model
+
+    return wrap_children
+
+
+@each(
+    "make",
+    [
+        *(lambda: deep(1), lambda: deep(2), lambda: llama(False), lambda: chain(4, 8, 2)),
+        lambda: Held(body=nn.Linear(4, 8), heads=several(nn.ModuleList, deep=False)),
+    ],
+)
+@each(
+    "wrap",
+    [
+        *(torch.compile, inside(torch.compile), inside(checkpoint_wrapper)),
+        *(nn.DataParallel, lambda model: nn.DataParallel(torch.compile(model))),
+    ],
+)
+def test_a_wrapper_changes_no_role(make: Callable[[], nn.Module], wrap: Callable[[nn.Module], nn.Module]) -> None:
+    inserted = {"module", "_orig_mod", "_checkpoint_wrapped_module"}
+
+    def roles(model: nn.Module) -> dict[str, list[str]]:
+        parts = {part: named for part, named in vars(partition(model)).items() if isinstance(named, list)}
+        return {
+            part: [".".join(own for own in name.split(".") if own not in inserted) for name, _ in named]
+            for part, named in parts.items()
+        }
+
+    assert roles(wrap(make())) == roles(make())

@@ -1,6 +1,7 @@
 """The fast ways to step a group against the plain one, and what they cost in memory."""
 
 import math
+from unittest import mock
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from autowarm import LMO, Muon, NormSGD, SignSGD
 from autowarm.geometry import Columns, Frobenius, Rate, Rows, Sign, Spectral
 from autowarm.optim.step import plan as planning
 from autowarm.optim.step.update import empty_stack
+from tests.cases import each
+from tests.optim.makers import drawn
 from tests.reference import lmo_step_
 
 SHAPES = [(6, 6), (4, 9), (9, 4), (4, 9), (1, 5), (3, 4, 2, 2), (6, 6), (0, 4), (9, 4)]
@@ -30,8 +33,7 @@ GEOMETRIES = [
 
 
 def draw(shapes, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    return drawn(shapes, seed, torch.float64)
 
 
 def fast(geometry, xs, gs, lr, decay=0.0):
@@ -63,11 +65,8 @@ def test_fast_ways_equal_the_reference(geometry, decay, tensor_lr, monkeypatch):
     for part_bytes in (1, 300, 1 << 20):
         monkeypatch.setitem(planning._PART_BYTES, "cpu", part_bytes)
         torch.testing.assert_close(fast(geometry, xs, gs, lr, decay), expected)
-    rate, radii = (
-        Rate.of_group({"lr": lr, "weight_decay": decay}, torch.device("cpu")),
-        geometry.radii([x.shape for x in xs]),
-    )
-    geometry.step_(xs, [g.clone() for g in gs], rate, radii, owned=True)
+    rate = Rate.of_group({"lr": lr, "weight_decay": decay}, torch.device("cpu"))
+    geometry.step_(xs, [g.clone() for g in gs], rate, geometry.radii([x.shape for x in xs]), owned=True)
     torch.testing.assert_close(xs, expected)
 
 
@@ -109,10 +108,8 @@ def test_elementwise_steps_need_a_part_of_memory_only(cls):
     assert peak_bytes(opt.step) < 2 * planning._PART_BYTES["cpu"]
 
 
-def test_capturable_needs_a_tensor_rate_and_reads_it_at_each_step():
+def test_a_tensor_rate_is_read_at_each_step():
     layer = nn.Linear(4, 4, bias=False)
-    with pytest.raises(ValueError, match="capturable needs lr as a tensor"):
-        Muon(layer.parameters(), lr=0.1, capturable=True)
     rate = torch.tensor(0.1)
     opt = Muon(layer.parameters(), lr=rate, capturable=True)
     rate.fill_(0.0)
@@ -136,24 +133,30 @@ def found(geometry, shapes):
     return [(stack, tuple(order[stack.some])) for stack in stacks]
 
 
-def test_a_narrow_side_shares_a_stack_where_little_of_it_is_padding():
-    sizes = {stack.size: sorted(members) for stack, members in found(Spectral(), MIXED)}
-    assert sizes == {
-        (40, 4): [5],
-        (12, 4): [0, 1, 2, 4],
-        (7, 4): [3],
-        (24, 2): [6],
-        (65, 70): [7],
-        (0, 4): [8],
-        (4, 3): [9],
-    }
+FUSED = [(192, 64), (64, 64), (192, 64), (192, 64), (64, 192)] * 4
+SPLIT = [(64, 64)] * 16 + [(192, 64), (192, 64), (64, 192)] * 4
+SEVERAL, ROOM = [(30, 70)] * 7 + [(70, 100)] * 3, {"_STACK_BYTES": {"cpu": 5 * 30 * 70 * 8}}
+DOUBLE, EXPERTS = Spectral(dtype=torch.float64), Spectral(stacked=True)
+CUT = [((70, 30), [0, 1, 2, 3]), ((70, 30), [4, 5, 6])]
+# A narrow side shares a stack where little of it is padding. LLaMA's shapes make one stack if fused, and two if split.
+STACKS = [
+    (Spectral(), MIXED, {}, [((65, 70), [7]), ((40, 4), [5]), ((24, 2), [6]), ((12, 4), [0, 1, 2, 4]), ((7, 4), [3]),
+                             ((0, 4), [8]), ((4, 3), [9])]),
+    (Spectral(), FUSED, {}, [((192, 64), [*range(20)])]),
+    (Spectral(), SPLIT, {}, [((192, 64), [*range(16, 28)]), ((64, 64), [*range(16)])]),
+    # A stack is cut evenly, and no smaller than a few; a tensor of many matrices is not.
+    (DOUBLE, SEVERAL, ROOM, [((70, 100), [7, 8, 9]), *CUT]),
+    (DOUBLE, SEVERAL, ROOM | {"_FEW": 1}, [*(((70, 100), [i]) for i in (7, 8, 9)), *CUT]),
+    (DOUBLE, SEVERAL, {"_STACK_BYTES": {}}, [((70, 100), [7, 8, 9]), ((70, 30), [*range(7)])]),
+    (EXPERTS, [(9, 70, 80), (2, 70, 80), (2, 70, 80)], {"_STACK_BYTES": {"cpu": 1}}, [((70, 80), [0]),
+                                                                                      ((70, 80), [1, 2])]),
+]  # fmt: skip
 
 
-def test_llamas_shapes_make_one_stack_if_fused_and_two_if_split():
-    fused = [(192, 64), (64, 64), (192, 64), (192, 64), (64, 192)] * 4
-    split = [(64, 64)] * 4 * 4 + [(192, 64), (192, 64), (64, 192)] * 4
-    assert [stack.size for stack, _ in found(Spectral(), fused)] == [(192, 64)]
-    assert [stack.size for stack, _ in found(Spectral(), split)] == [(192, 64), (64, 64)]
+@each(("geometry", "shapes", "limits", "stacks"), STACKS)
+def test_which_tensors_make_a_stack(geometry, shapes, limits, stacks):
+    with mock.patch.dict(vars(planning), limits):
+        assert [(stack.size, sorted(members)) for stack, members in found(geometry, shapes)] == stacks
 
 
 @pytest.mark.parametrize("method", ["newton-schulz", "polar-express"])
@@ -167,27 +170,6 @@ def test_together_is_as_alone(method, narrow, few, monkeypatch):
     monkeypatch.setattr(planning, "_FEW", few)
     monkeypatch.setattr(planning, "_STACK_BYTES", {"cpu": 1})
     torch.testing.assert_close(fast(geometry, xs, gs, 0.1, 1.0), expected)
-
-
-def test_a_stack_is_cut_evenly_and_no_smaller_than_a_few(monkeypatch):
-    shapes = [(30, 70)] * 7 + [(70, 100)] * 3
-    monkeypatch.setattr(planning, "_STACK_BYTES", {"cpu": 5 * 30 * 70 * 8})
-    cut = found(Spectral(dtype=torch.float64), shapes)
-    assert [(stack.size, members) for stack, members in cut] == [
-        ((70, 100), (7, 8, 9)),
-        ((70, 30), (0, 1, 2, 3)),
-        ((70, 30), (4, 5, 6)),
-    ]
-    monkeypatch.setattr(planning, "_FEW", 1)
-    assert [members for _, members in found(Spectral(dtype=torch.float64), shapes)][:3] == [(7,), (8,), (9,)]
-    monkeypatch.setattr(planning, "_STACK_BYTES", {})
-    assert [len(members) for _, members in found(Spectral(dtype=torch.float64), shapes)] == [3, 7]
-
-
-def test_a_tensor_of_many_matrices_is_not_cut(monkeypatch):
-    monkeypatch.setattr(planning, "_STACK_BYTES", {"cpu": 1})
-    experts = found(Spectral(stacked=True), [(9, 70, 80), (2, 70, 80), (2, 70, 80)])
-    assert [members for _, members in experts] == [(0,), (1, 2)]
 
 
 def test_a_stack_of_no_experts_steps_beside_others():

@@ -1,61 +1,36 @@
-"""Gradients that are not finite, or too large: the whole update is skipped and counted, and training goes on."""
+"""Gradients that are not finite, too large or outliers: the whole update is skipped and counted."""
 
 import copy
 import math
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
-from autowarm.geometry import Spectral
+from autowarm import LMO, Lion
 from autowarm.optim import Together
-from autowarm.optim.step import nonfinite
+from autowarm.optim.step import nonfinite, outliers
 from tests.cases import each
+from tests.optim.makers import CLASSES, EVERY, drawn, said_by
 
-MAKERS = {
-    "muon": lambda m, **kw: Muon.from_model(m, dtype=torch.float32, **kw),
-    "muon, newton-schulz": lambda m, **kw: Muon.from_model(m, method="newton-schulz", dtype=torch.float32, **kw),
-    "lion": lambda m, **kw: Lion.from_model(m, **kw),
-    "signsgd": lambda m, **kw: SignSGD.from_model(m, **kw),
-    "signsgd, no momentum": lambda m, **kw: SignSGD.from_model(m, momentum=0.0, **kw),
-    "normsgd": lambda m, **kw: NormSGD.from_model(m, **kw),
-    "normsgd, from weights": lambda m, **kw: NormSGD.from_model(m, momentum_init="weights", **kw),
-    "svd": lambda m, **kw: LMO.from_model(m, geometry=Spectral(), **kw),
-    "svd, nesterov": lambda m, **kw: LMO.from_model(m, geometry=Spectral(), nesterov=True, **kw),
-    "columns": lambda m, **kw: LMO.from_model(m, geometry="columns", **kw),
-}
-every_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-every_lr = pytest.mark.parametrize("lr", [0.02, torch.tensor(0.02)], ids=["float lr", "tensor lr"])
+OF_MODELS = [name for name in EVERY if "adamw" not in name]  # whose Muon has a part for AdamW
+every_optimizer = pytest.mark.parametrize("name", EVERY)
 
 
 @pytest.fixture(params=["host", "device"])
-def flags(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """On a device flags are never read, so that masks are always in effect; here the same is done on the host."""
     if request.param == "device":
-        monkeypatch.setattr(nonfinite, "read_on_host", lambda device: False)
+        for module in (nonfinite, outliers):
+            monkeypatch.setattr(module, "read_on_host", lambda device: False)
     return request.param
 
 
-def model_and_data() -> tuple[nn.Module, torch.Tensor]:
-    torch.manual_seed(0)
-    layers = [nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh()]
-    return nn.Sequential(*layers, nn.Linear(20, 12)), torch.randn(32, 12)
-
-
-def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def loss_of(model: nn.Module) -> torch.Tensor:
+    x = drawn([(32, 12)], 1)[0]
     return (model(x) - x).square().mean()
-
-
-def train(model: nn.Module, x: torch.Tensor, opt: LMO, steps: int, spoil: Callable[[int], None]) -> float:
-    for step in range(steps):
-        opt.zero_grad()
-        loss_of(model, x).backward()
-        spoil(step)
-        opt.step()
-    return loss_of(model, x).item()
 
 
 def snapshot(opt: LMO) -> dict[torch.Tensor, list[torch.Tensor]]:
@@ -64,43 +39,50 @@ def snapshot(opt: LMO) -> dict[torch.Tensor, list[torch.Tensor]]:
     return {p: [p.detach().clone(), *(copy.deepcopy(t) for t in opt.state[p].values())] for p in params}
 
 
-def is_as_before(opt: LMO, p: torch.Tensor, before: list[torch.Tensor]) -> bool:
-    now = [p, *opt.state[p].values()]
-    return len(now) == len(before) and all(torch.equal(a, b) for a, b in zip(now, before, strict=True))
+def is_as_before(opt: LMO, before: dict[torch.Tensor, list[torch.Tensor]]) -> bool:
+    now = {p: [p, *opt.state[p].values()] for p in before}
+    return all(len(now[p]) == len(was) and all(map(torch.equal, now[p], was)) for p, was in before.items())
 
 
-@every_lr
-@every_optimizer
+@pytest.mark.parametrize("lr", [0.02, torch.tensor(0.02)], ids=["float lr", "tensor lr"])
+@pytest.mark.parametrize("name", OF_MODELS)
 @each("value", [math.nan, math.inf, -math.inf, 1e21, -1e30])
 def test_one_skips_the_whole_update_and_the_next_is_made(
-    make: Callable, lr: float | torch.Tensor, value: float, flags: str
+    name: str, lr: float | torch.Tensor, value: float, where: str
 ) -> None:
     """1e21 is finite, and its square is not: AdamW's second moment would stay infinite, and Muon's momentum huge."""
-    model, x = model_and_data()
-    opt = make(model, lr=lr, weight_decay=0.1)
-    train(model, x, opt, 3, lambda step: None)
+
+    def make(model: nn.Module) -> LMO:
+        exact = {"dtype": torch.float32} if "muon" in name else {}
+        return EVERY[name].of_model(model, lr, weight_decay=0.1, **exact)
+
+    torch.manual_seed(0)
+    layers = [nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh()]
+    model = nn.Sequential(*layers, nn.Linear(20, 12))
+    opt = make(model)
+    for _ in range(3):
+        opt.zero_grad()
+        loss_of(model).backward()
+        opt.step()
     opt.zero_grad()
     twin, twin_opt = copy.deepcopy((model, opt))
-    loss_of(model, x).backward()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        for hit in (model[2].weight, model[4].bias):
-            kept = hit.grad.clone()
-            hit.grad.view(-1)[3] = value
-            before = snapshot(opt)
-            opt.step()
-            assert all(is_as_before(opt, p, was) for p, was in before.items())
-            hit.grad.copy_(kept)
-    assert [str(one.message).partition(",")[0] for one in said] == [f"{type(opt).__name__}: a gradient is not finite"]
+    loss_of(model).backward()
+    before, said = snapshot(opt), []
+    for hit in (model[2].weight, model[4].bias):
+        kept = hit.grad.clone()
+        hit.grad.view(-1)[3] = value
+        said += said_by(opt.step)
+        assert is_as_before(opt, before)
+        hit.grad.copy_(kept)
+    assert [one.partition(",")[0] for one in said] == [f"{type(opt).__name__}: a gradient is not finite"]
     assert opt.skipped_updates == 2
-    loss_of(twin, x).backward()
+    loss_of(twin).backward()
     opt.step()
     twin_opt.step()
-    for (name, p), q in zip(model.named_parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(p, q, msg=name)
+    for (called, p), q in zip(model.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(p, q, msg=called)
         assert not torch.equal(p, before[p][0])
-    other = make(copy.deepcopy(model), lr=lr, weight_decay=0.1)
-    other.load_state_dict(copy.deepcopy(opt.state_dict()))  # what is saved can be loaded
+    make(copy.deepcopy(model)).load_state_dict(copy.deepcopy(opt.state_dict()))  # what is saved can be loaded
 
 
 def spoilt_step(opt: LMO, p: torch.Tensor, value: float = math.nan) -> None:
@@ -108,18 +90,14 @@ def spoilt_step(opt: LMO, p: torch.Tensor, value: float = math.nan) -> None:
     opt.step()
 
 
-@pytest.mark.parametrize("make", [SignSGD, Lion, NormSGD, LMO, Muon], ids=lambda cls: cls.__name__)
-def test_it_is_said_once_and_too_many_in_a_row_are_an_error(make: Callable, flags: str) -> None:
+@pytest.mark.parametrize("cls", CLASSES)
+def test_it_is_said_once_and_too_many_in_a_row_are_an_error(cls: type[LMO], where: str) -> None:
     p = nn.Parameter(torch.ones(3, 3))
-    opt = make([p], lr=0.1, max_nonfinite=3)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        for value in (math.nan, math.inf, 1.0, math.nan, math.nan):
-            spoilt_step(opt, p, value)
-    assert len(said) == 1
-    assert "autowarm" not in said[0].filename
+    opt = cls([p], lr=0.1, max_nonfinite=3)
+    values = math.nan, math.inf, 1.0, math.nan, math.nan
+    assert len(said_by(lambda: [spoilt_step(opt, p, value) for value in values])) == 1
     assert opt.skipped_updates == 4
-    if flags == "device":  # of which the host learns an update later
+    if where == "device":  # of which the host learns an update later
         spoilt_step(opt, p)
     with pytest.raises(RuntimeError, match="gradients were not finite in 3 updates in a row"):
         spoilt_step(opt, p)
@@ -131,14 +109,8 @@ def test_the_error_can_be_at_once_or_never() -> None:
     with pytest.raises(RuntimeError, match="in 1 updates"), pytest.warns(UserWarning, match="not finite"):
         spoilt_step(Lion([p], lr=0.1, max_nonfinite=1), p)
     patient = Lion([p], lr=0.1, max_nonfinite=None)
-    with pytest.warns(UserWarning, match="not finite"):
-        spoilt_step(patient, p)
-    for _ in range(59):
-        spoilt_step(patient, p)
+    said_by(lambda: [spoilt_step(patient, p) for _ in range(60)])
     assert patient.skipped_updates == 60
-    for wrong in (0, 2.5, True):
-        with pytest.raises(ValueError, match="max_nonfinite must be a whole number of at least 1"):
-            Lion([p], lr=0.1, max_nonfinite=wrong)
 
 
 def test_an_update_without_gradients_is_none() -> None:
@@ -170,3 +142,70 @@ def test_the_warning_points_to_the_line_that_steps(wrap: Callable) -> None:
     with pytest.warns(UserWarning, match="a gradient is not finite") as caught:
         opt.step()
     assert [warning.filename for warning in caught] == [__file__]
+
+
+# ``skip_outliers``: an update whose gradients are far larger than those before is skipped, and no run starves.
+
+
+def a_run(name: str, sizes: Iterable[float], **options: Any) -> tuple[LMO, nn.Parameter, list[int]]:
+    """Steps under gradients of about these sizes; returns which of them left the weights where they were."""
+    p = nn.Parameter(torch.ones(8, 8))
+    opt = EVERY[name]([p], lr=0.01, **options)
+    return opt, p, go_on(opt, p, sizes)
+
+
+def go_on(opt: LMO, p: nn.Parameter, sizes: Iterable[float]) -> list[int]:
+    stayed = []
+    for t, size in enumerate(sizes):
+        before = snapshot(opt)
+        p.grad = size * drawn([(8, 8)], t)[0]
+        said_by(opt.step)
+        if torch.equal(p, before[p][0]):
+            stayed.append(t)
+            assert is_as_before(opt, before)  # no momentum and no count either
+    return stayed
+
+
+USUAL = [1.0] * 100
+
+
+@every_optimizer
+def test_one_far_update_is_skipped_and_counted_and_it_is_off_by_default(name: str, where: str) -> None:
+    sizes = [*USUAL, 30.0, *USUAL[:20]]
+    for limit, stayed in ((6.0, [100]), (1000.0, []), (None, [])):
+        opt, _, found = a_run(name, sizes, skip_outliers=limit)
+        assert found == stayed
+        assert opt.skipped_updates == len(stayed)
+
+
+@each(
+    ("sizes", "skipped"),
+    [
+        ([1.0] * 30 + [30.0], []),  # too early to tell
+        ([*USUAL, 1.02], []),  # no outlier, though equal gradients have no deviation
+        ([*USUAL, 12.0], []),  # healthy norms have long tails
+        ([*USUAL, *[30.0] * 40], [100]),  # which is usual from now on
+        ([*USUAL, *(20.0**i for i in range(1, 12))], [100, 110]),  # at most one in ten
+        ([*USUAL, math.nan, math.nan, 30.0, 1.0, 30.0], [100, 101, 102]),  # NaN is another matter
+    ],
+)
+def test_a_change_for_good_starves_no_run(sizes: list[float], skipped: list[int], where: str) -> None:
+    opt, _, found = a_run("lion", sizes, skip_outliers=6.0, max_nonfinite=3)
+    assert found == skipped
+    assert opt.skipped_updates == len(found)
+
+
+def test_vetoes_do_not_count_as_divergence(where: str) -> None:
+    assert a_run("lion", [*USUAL, 30.0, 1.0], skip_outliers=6.0, max_nonfinite=1)[2] == [100]
+
+
+@every_optimizer
+@each("by_state", [True, False])
+def test_what_it_has_seen_is_saved_and_copied(name: str, by_state: bool, where: str) -> None:
+    opt, p, _ = a_run(name, USUAL, skip_outliers=6.0)
+    q, other = copy.deepcopy((p, opt))
+    if by_state:
+        other = EVERY[name]([q], lr=0.01, skip_outliers=6.0)
+        other.load_state_dict(copy.deepcopy(opt.state_dict()))
+    assert go_on(opt, p, [30.0, 1.0]) == go_on(other, q, [30.0, 1.0]) == [0]
+    assert torch.equal(p, q)

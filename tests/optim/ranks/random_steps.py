@@ -1,4 +1,4 @@
-"""One of two ranks of test_random_steps.py: steps drawn at random, against the plain code for them."""
+"""One of two ranks of test_ranks.py: steps drawn at random, against the plain code for them."""
 
 import json
 import math
@@ -6,7 +6,6 @@ import os
 import random
 import sys
 import warnings
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -18,33 +17,27 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
+from autowarm import LMO, Muon
 from autowarm.geometry import Spectral
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
+from tests.optim.makers import EVERY, Made
+from tests.optim.ranks.checks import whole
 from tests.reference import adamw_step_, lmo_step_
 
-Made = Callable[..., LMO]
 # The iterations run in float32; what half precision makes of them has tests of its own.
-MAKERS: dict[str, Made] = {
-    "signsgd": SignSGD,
-    "signsgd, no momentum": lambda ps, **o: SignSGD(ps, momentum=0.0, **o),
-    "lion": Lion,
-    "normsgd": NormSGD,
-    "normsgd, from weights": lambda ps, **o: NormSGD(ps, momentum_init="weights", **o),
-    "rows": lambda ps, **o: LMO(ps, geometry="rows", nesterov=True, **o),
-    "columns": lambda ps, **o: LMO(ps, geometry="columns", **o),
-    "svd": lambda ps, **o: LMO(ps, geometry=Spectral("original"), **o),
-    "muon": lambda ps, **o: Muon(ps, dtype=torch.float32, **o),
-    "muon, newton-schulz": lambda ps, **o: Muon(ps, dtype=torch.float32, method="newton-schulz", **o),
-    "muon, in blocks": lambda ps, **o: LMO(
-        ps, geometry=Spectral(method="polar-express", dtype=torch.float32, blocks=2), **o
-    ),
-    "muon, stacked": lambda ps, **o: LMO(
-        ps, geometry=Spectral(method="polar-express", dtype=torch.float32, stacked=True), **o
-    ),
-    "adamw part": lambda ps, **o: Muon([{"params": ps, "algorithm": "adamw"}], **o),
+SINGLE: dict[str, Any] = {"method": "polar-express", "dtype": torch.float32}
+MAKERS = {
+    **{name: EVERY[name] for name in ("signsgd", "signsgd, no momentum", "lion", "normsgd", "normsgd, from weights")},
+    "rows": Made(LMO, {"geometry": "rows", "nesterov": True}),
+    "columns": Made(LMO, {"geometry": "columns"}),
+    "svd": Made(LMO, {"geometry": Spectral("original")}),
+    "muon": Made(Muon, {"dtype": torch.float32}),
+    "muon, newton-schulz": Made(Muon, {"dtype": torch.float32, "method": "newton-schulz"}),
+    "muon, in blocks": Made(LMO, {"geometry": Spectral(**SINGLE, blocks=2)}),
+    "muon, stacked": Made(LMO, {"geometry": Spectral(**SINGLE, stacked=True)}),
+    "adamw part": EVERY["adamw part"],
 }
 LR, DECAY, STEPS = 0.05, 0.1, 3
 # How far a weight of about 1 may be from the plain code's after these steps, which rounds in another order.
@@ -108,11 +101,6 @@ def spread(x: Tensor, kind: str, mesh: DeviceMesh | None) -> Tensor:
     return distribute_tensor(x, mesh, placements(kind, mesh), src_data_rank=None)
 
 
-def whole(x: Tensor) -> Tensor:
-    x = x.detach()
-    return x.full_tensor() if isinstance(x, DTensor) else x
-
-
 def live(case: Case, rank: int, meshes: dict[str, DeviceMesh]) -> dict[str, Any]:
     """Step, and step by the plain code. Returns how they differ, or the error and whether anything had moved."""
     mesh = meshes.get(case.layout)
@@ -126,7 +114,7 @@ def live(case: Case, rank: int, meshes: dict[str, DeviceMesh]) -> dict[str, Any]
     together = bool(options) or case.layout in ("two ranks", "grid")
     before = plain
     try:
-        optimizer = MAKERS[case.name](params, lr=lr, weight_decay=DECAY, **options)
+        optimizer = MAKERS[case.name](params, lr, weight_decay=DECAY, **options)
         (group,) = optimizer.param_groups
         first = case.tensors(generator)
         states: list[dict[str, Tensor]] = [{} for _ in plain]
@@ -170,7 +158,7 @@ def stepped_plainly(case: Case, group: dict, xs: list[Tensor], grads: list, stat
             (adamw_step_ if case.name == "adamw part" else lmo_step_)(group, x, g, state)
 
 
-def main(folder: str, first: int, last: int) -> None:
+def main(folder: str, *numbers: str) -> None:
     rank = int(os.environ["RANK"])
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -182,9 +170,8 @@ def main(folder: str, first: int, last: int) -> None:
         "two ranks": DeviceMesh("cpu", [0, 1]),
         "grid": DeviceMesh("cpu", [[0, 1]], mesh_dim_names=("copies", "shards")),
     }
-    found = [
-        {"case": repr(case), "name": case.name} | live(case, rank, meshes) for case in map(Case, range(first, last))
-    ]
+    cases = [Case(number) for part in numbers for number in range(*map(int, part.split("-")))]
+    found = [{"case": repr(case), "name": case.name} | live(case, rank, meshes) for case in cases]
     with open(f"{folder}/{rank}.json", "w") as file:
         json.dump(found, file)
     dist.barrier()
@@ -192,4 +179,4 @@ def main(folder: str, first: int, last: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(*sys.argv[1:])

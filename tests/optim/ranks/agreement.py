@@ -1,0 +1,249 @@
+"""Ranks whose gradients are not those of the others: all of them skip the same updates, or all raise an error."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from itertools import product
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, distribute_tensor
+
+from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
+from autowarm.optim import Together
+from autowarm.optim.step import agreement, nonfinite, outliers
+from tests.optim.ranks.checks import TOLERANCE, Cases, apart, drawn, error_of, held, on_ranks
+
+WHERE = ("host", "device")
+
+
+@contextmanager
+def on(where: str) -> Iterator[None]:
+    """On a device nothing is read at once; a processor stands in for one."""
+    with ExitStack() as stack:
+        for module in (nonfinite, agreement, outliers) if where == "device" else ():
+            stack.enter_context(mock.patch.object(module, "read_on_host", return_value=False))
+        yield
+
+
+def net(width: int = 8) -> Any:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(6, width), nn.Linear(width, 8), nn.Linear(8, 5), nn.Linear(5, 8))
+
+
+# Of tensors that every rank holds, and of shards.
+COPIES: dict[str, Callable[..., Any]] = {
+    "muon": lambda m, ranks: Muon.from_model(m, lr=0.1, dtype=torch.float32, process_group=ranks),
+    "spectral": lambda m, ranks: LMO([m[1].weight, m[2].weight, m[3].weight], lr=0.1, process_group=ranks),
+    "sign": lambda m, ranks: LMO(m.named_parameters(), lr=0.1, geometry="sign", process_group=ranks),
+    "rows": lambda m, ranks: LMO(m.parameters(), lr=0.1, geometry="rows", process_group=ranks),
+    # The first of several optimizers must not step before all ranks know that the second can.
+    "together": lambda m, ranks: Together(torch.optim.SGD(m[0].parameters(), lr=0.1), COPIES["muon"](m[1:], ranks)),
+}
+SHARDS: dict[str, Callable[[Any], Any]] = {
+    "muon": lambda m: Muon.from_model(m, lr=0.1, dtype=torch.float32),
+    "lion": lambda m: Lion(m.named_parameters(), lr=0.1),
+    "signsgd": lambda m: SignSGD(m.parameters(), lr=0.1),
+    "normsgd": lambda m: NormSGD(m.parameters(), lr=0.1),
+    "rows": lambda m: LMO(m.parameters(), lr=0.1, geometry="rows"),
+}
+# The tensors whose gradients differ, by place; not all optimizers have them all.
+TENSORS = {0: "0.weight", 3: "2.weight", 4: "2.bias"}
+PLACES = dict.fromkeys(COPIES, (0, 3, 4)) | {"spectral": (3,), "together": (3, 4)}
+CASES = [(name, where, place) for where in WHERE for name in COPIES for place in PLACES[name]]
+
+
+def no_gradient(p: Any) -> None:
+    p.grad = None
+
+
+def another_dtype(p: Any) -> None:
+    p.grad_dtype = None
+    p.grad = p.grad.to(torch.bfloat16)
+
+
+def sparse(p: Any) -> None:
+    p.grad = p.grad.to_sparse()
+
+
+def not_finite(p: Any) -> None:
+    if (local := held(p.grad)).numel():
+        local.view(-1)[-1] = math.nan
+
+
+# What one rank's gradient is, and what that rank says of it.
+DIFFERENCES = {"missing": (no_gradient, "none for {}"), "sparse": (sparse, "")}
+if hasattr(torch.Tensor, "grad_dtype"):  # before, PyTorch refused other dtypes itself
+    DIFFERENCES["dtype"] = another_dtype, "like for {} (torch.bfloat16)"
+
+
+def give(model: nn.Module, seed: int, put: Callable[[Any, Tensor], Tensor] = lambda p, g: g) -> None:
+    for p, g in zip(model.parameters(), drawn(model, seed), strict=True):
+        p.grad = put(p, g)
+
+
+def last_of(ranks: Any) -> bool:
+    return dist.get_rank(ranks) == dist.get_world_size(ranks) - 1
+
+
+def three_steps(make: Callable[..., Any], ranks: Any, place: int, spoils: bool) -> tuple[Any, int]:
+    """A model, the second of whose gradients may not be finite, and how many updates were skipped."""
+    model = net()
+    optimizer = make(model, ranks)
+    for seed in range(3):
+        give(model, seed)
+        if seed == 1 and spoils:
+            not_finite([*model.parameters()][place])
+        optimizer.step()
+    return model, optimizer.skipped_updates
+
+
+@on_ranks(2, 4)
+def what_is_not_finite_on_one_rank_is_skipped_on_all(mesh: DeviceMesh) -> Cases:
+    ranks = mesh.get_group()
+    for name, where, place in CASES:
+        if name == "together":
+            continue
+        with on(where):
+            model, skipped = three_steps(COPIES[name], ranks, place, last_of(ranks))
+        single, skips = three_steps(COPIES[name], None, place, spoils=True)
+        yield (name, where, place), apart(model, single) <= TOLERANCE and skipped == skips == 1
+
+
+def differing(
+    model: Any, optimizer: Any, spoil: Callable[[], None], before: int, put: Callable = lambda p, g: g
+) -> tuple[list[str], bool]:
+    """The errors of a step that differs, and of the next, after some that do not; and whether no weight moved."""
+    for seed in range(before):
+        give(model, seed, put)
+        optimizer.step()
+    # Without messages: those of ranks that failed alike would be sent all the same.
+    was = [held(p).clone() for p in model.parameters()]
+    give(model, 7, put)
+    spoil()
+    errors = [error_of(optimizer.step)]
+    for p in model.parameters():
+        if p.grad is not None and p.grad.is_sparse:
+            p.grad = None
+    same = all(torch.equal(a, held(p)) for a, p in zip(was, model.parameters(), strict=True))
+    give(model, 8, put)
+    return [*errors, error_of(optimizer.step)], same
+
+
+@on_ranks(2, 4)
+def other_gradients_on_one_rank_are_an_error_on_every_rank_and_nothing_moves(mesh: DeviceMesh) -> Cases:
+    ranks = mesh.get_group()
+    for name, where, place in CASES:
+        for what, (spoil, said) in DIFFERENCES.items():
+            for before in (0, 1):
+                # The rank that differs sends no matrices, and these ranks would wait for them.
+                if where == "device" and before and name in ("muon", "spectral", "together"):
+                    continue
+                model = net()
+                optimizer = COPIES[name](model, ranks)
+                p = [*model.parameters()][place]
+                with on(where):
+                    errors, same = differing(model, optimizer, lambda: spoil(p) if last_of(ranks) else None, before)  # noqa: B023
+                case = what, name, where, place, before, errors
+                # On a device a rank whose own gradients have not changed learns of it a step later.
+                yield case, same and any(errors[: 1 if where == "host" else 2])
+                if where == "host" and what != "dtype":  # ranks that agree again go on
+                    yield case, not errors[1]
+                if where == "host" and said and name in ("muon", "sign"):
+                    own = said.format(TENSORS[place])
+                    yield case, (own if last_of(ranks) else "another says what it lacks") in errors[0]
+
+
+@on_ranks(2, 4)
+def other_models_are_an_error_on_every_rank(mesh: DeviceMesh) -> Cases:
+    ranks = mesh.get_group()
+    others = {"shape": lambda: net(9), "dtype": lambda: net().bfloat16(), "count": lambda: net()[:3]}
+    for where in WHERE:
+        for what, other in others.items():
+            model = other() if last_of(ranks) else net()
+            optimizer = COPIES["muon"](model, ranks)
+            give(model, 0, lambda p, g: g.to(p.dtype))
+            with on(where):
+                said = error_of(optimizer.step)
+            yield (what, where, said), "ranks have different tensors" in said
+
+
+@on_ranks(2, 4)
+def a_shard_without_a_gradient_is_an_error_on_every_rank(mesh: DeviceMesh) -> Cases:
+    meshes = {"fsdp": mesh}
+    if mesh.size() == 4:
+        meshes["hsdp"] = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("copies", "shards"))
+    for how, where in meshes.items():
+        for name, make in SHARDS.items():
+            for place in TENSORS:
+                model = fully_shard(net(), mesh=where)
+                p = [*model.parameters()][place]
+                spoil = (lambda p=p: no_gradient(p)) if last_of(mesh.get_group()) else lambda: None
+                put = lambda p, g, where=where: distribute_tensor(g, where, p.placements)  # noqa: E731
+                errors, same = differing(model, make(model), spoil, 1, put)
+                yield (how, name, place, errors), bool(errors[0]) and same and not errors[1]
+
+
+CHAINS = {"nested": ([0, 1], [0, 1, 2, 3]), "chain": ([0, 1], [1, 2], [2, 3]), "grid": ([0, 1], [2, 3], [0, 2], [1, 3])}
+
+
+@on_ranks(4)
+def a_flag_reaches_all_ranks_that_groups_connect_also_where_none_holds_the_others(mesh: DeviceMesh) -> Cases:
+    """Of NaN on one rank, and of an outlier on the last. Each group of ranks holds a tensor."""
+    rank = dist.get_rank()
+    for name, groups in CHAINS.items():
+        meshes = [DeviceMesh("cpu", group) for group in groups]
+        for where, spoilt in product(WHERE, (*range(4), "outlier")):
+            params = [
+                nn.Parameter(distribute_tensor(torch.ones(4, 4), own, [Replicate()]))
+                for own, group in zip(meshes, groups, strict=True)
+                if rank in group
+            ]
+            optimizer: LMO = Muon(params, lr=0.1, dtype=torch.float32)
+            if spoilt == "outlier":
+                optimizer = Lion(params, lr=0.1, skip_outliers=6.0)
+            with on(where):
+                for seed in range(72 if spoilt == "outlier" else 3):
+                    g = torch.randn(4, 4, generator=torch.Generator().manual_seed(seed))
+                    g = g * 100 if (seed, rank, spoilt) == (70, 3, "outlier") else g
+                    for p in params:
+                        p.grad = distribute_tensor(g, p.device_mesh, [Replicate()], src_data_rank=None)
+                    if (seed, rank) == (1, spoilt):
+                        not_finite(params[0])
+                    optimizer.step()
+            # Every rank made the same updates, so all tensors, which were equal, still are.
+            every: list[Any] = [None] * 4
+            dist.all_gather_object(every, [held(p).tolist() for p in params])
+            same = all(content == every[0][0] for one in every for content in one)
+            yield (name, where, spoilt), optimizer.skipped_updates == 1 and same
+
+
+@on_ranks(4)
+def a_rank_that_waits_in_vain_is_told_what_for(mesh: DeviceMesh) -> Cases:
+    """Of the first two, one makes more steps than the other."""
+    rank = dist.get_rank()
+    for steps in ((3, 4), (1, 0)):
+        dist.barrier()
+        two = dist.new_group([0, 1], timeout=timedelta(seconds=1))
+        if rank > 1:
+            continue
+        model = net()
+        optimizer = COPIES["muon"](model, two)
+
+        def run() -> None:
+            for t in range(steps[rank]):  # noqa: B023
+                give(model, t)  # noqa: B023
+                optimizer.step()  # noqa: B023
+
+        said = error_of(run)
+        if steps[rank] < max(steps):
+            yield (steps, said), not said
+        else:
+            done = f"rank {rank} waited in vain for the other ranks, after {min(steps)} steps of Muon"
+            yield (steps, said), done in said and "drop_last=True" in said

@@ -1,0 +1,30 @@
+"""What four processes (gloo) run: every check, in turn, on the first two of them and on all."""
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from tests.optim.ranks import placements, steps, agreement  # noqa: F401, I001  (the last ends with groups that time out)
+from tests.optim.ranks.checks import CHECKS, SIZES
+
+if __name__ == "__main__":
+    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=max(SIZES))
+    meshes = {size: DeviceMesh("cpu", list(range(size))) for size in SIZES}
+    found = []
+    for (name, size), check in CHECKS.items():
+        cases = [*check(meshes[size])] if rank < size else []
+        found.append([name, size, len(cases), [repr(case) for case, right in cases if not right]])
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    dist.barrier()
+    os._exit(0)  # a group that has timed out is not to be waited for

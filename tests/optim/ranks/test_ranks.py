@@ -1,0 +1,111 @@
+"""Steps of 2 and of 4 real processes (gloo); the checks are functions of `steps`, `agreement` and `placements`."""
+
+import json
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+from autowarm import Muon
+from autowarm.optim.step import sharing
+from tests.optim.ranks.checks import SIZES, TOLERANCE, apart
+from tests.optim.ranks.program import CHECKS
+from tests.optim.ranks.random_steps import MAKERS as DRAWN
+from tests.optim.ranks.steps import MAKERS, Net, alone, small, three_steps, train
+from tests.programs import Launcher, rank_environment
+
+
+@pytest.fixture(scope="module")
+def made(rank_launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], dict]:
+    """By check and number of ranks: how many cases they made, and which of them are wrong on a rank."""
+    folder = tmp_path_factory.mktemp("ranks")
+    environments = [rank_environment(rank, max(SIZES), port=0) for rank in range(max(SIZES))]
+    ended = rank_launcher.run_together([Path(__file__).parent / "program.py", folder], environments)
+    assert {one.status for one in ended} == {0}, "".join(one.stderr for one in ended)
+    found = {key: {"cases": 0, "wrong": []} for key in CHECKS}
+    for rank in range(max(SIZES)):
+        for name, size, cases, wrong in json.loads((folder / f"{rank}.json").read_text()):
+            found[name, size]["cases"] += cases
+            found[name, size]["wrong"] += [f"rank {rank}: {case}" for case in wrong]
+    return found
+
+
+@pytest.mark.parametrize(("check", "size"), CHECKS)
+def test_ranks(made: dict, check: str, size: int) -> None:
+    assert made[check, size]["cases"]
+    assert not made[check, size]["wrong"]
+
+
+def test_shared_out_work_is_even_and_whole() -> None:
+    work = [float(x) for x in torch.randint(1, 100, (50,), generator=torch.Generator().manual_seed(1))]
+    owners = sharing.share_out(work, 4)
+    loads = [sum(w for w, owner in zip(work, owners, strict=True) if owner == rank) for rank in range(4)]
+    assert sum(loads) == sum(work)
+    assert max(loads) - min(loads) <= max(work)
+
+
+def test_a_group_of_one_process_changes_nothing(tmp_path: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = Net()
+        train(model, MAKERS["muon"](model, process_group=dist.group.WORLD), lambda p, g: g)
+        assert apart(model, alone("muon")) <= TOLERANCE
+        with warnings.catch_warnings(action="ignore"):  # FSDP1 would rather be told that it leaves tensors whole
+            cut = FullyShardedDataParallel(small(), use_orig_params=True, device_id=torch.device("cpu"))
+        other = small()
+        for one in (cut, other):
+            three_steps(one, Muon.from_model(one, lr=0.1, dtype=torch.float32))
+        assert apart(cut, other) <= TOLERANCE
+    finally:
+        dist.destroy_process_group()
+
+
+CASES, BATCH, FEW = 2000, 475, 100
+# The errors that are right, by a part of their text.
+REFUSED = ["ranks have different gradients", "sharded over several mesh dimensions"]
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        # And one whose redistributed gradients have another memory layout than the weights.
+        [f"0-{FEW}", "1208-1209"],
+        *(
+            pytest.param([f"{n}-{n + BATCH}"], marks=[pytest.mark.long, pytest.mark.generated])
+            for n in range(FEW, CASES, BATCH)
+        ),
+    ],
+)
+def test_steps_drawn_at_random(numbers: list[str], rank_launcher: Launcher, tmp_path: Path) -> None:
+    """Optimizer × dtype × autocast × layout × ranks × what is wrong with a gradient.
+
+    Each is that of the plain code, within what its dtype rounds, or an error on every rank that leaves the weights as
+    they were. Nothing is different in silence.
+    """
+    ended = rank_launcher.run_together(
+        [Path(__file__).parent / "random_steps.py", tmp_path, *numbers],
+        [rank_environment(rank, 2, port=0) for rank in (0, 1)],
+    )
+    assert [one.status for one in ended] == [0, 0], "".join(one.stderr for one in ended)
+    ranks: list[list[dict[str, Any]]] = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    right: Counter[str] = Counter()
+    wrong = []
+    for pair in zip(*ranks, strict=True):
+        errors = [one["error"] for one in pair]
+        if any(errors) and not (all(errors) or not pair[0]["together"]):
+            wrong.append(f"one rank alone raised {errors}: {pair[0]['case']}")
+        for one in pair:
+            if one["error"] is None and not one["worst"] <= one["allowed"]:
+                wrong.append(f"off by {one['worst']:.2g}: {one['case']}")
+            elif one["error"] is None:
+                right[one["name"]] += 1
+            elif one["moved"] or not any(text in one["error"] for text in REFUSED):
+                wrong.append(f"{one['error']}, {'after a move' if one['moved'] else 'before any'}: {one['case']}")
+    assert not wrong, f"{len(wrong)} wrong: " + "\n".join(wrong[:20])
+    assert set(right) == set(DRAWN)
+    assert sum(right.values()) > 0.8 * 2 * len(ranks[0])

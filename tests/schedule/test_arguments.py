@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from schedule_runs import PEAK, falling, make_optimizer, run, saved
 from torch import nn
 
 from autowarm import AdaptiveWarmup
 from autowarm.schedule import calibrate
+from tests.schedule.schedule_runs import PEAK, falling, make_optimizer, run, saved
 
 
 def test_an_unknown_optimizer_is_taken_as_frobenius_geometry_with_a_warning() -> None:

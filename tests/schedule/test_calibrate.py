@@ -187,31 +187,3 @@ def test_a_target_of_ones_own_functions() -> None:
 
 def test_one_call_shapes() -> None:
     assert objective([[1.0, 2.0], [3.0, 4.0]], 8.0, div=10.0, kappa=100.0).shape == (2, 2)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"gap0": 0.0}, "first gap .* must be positive"),
-        ({"lr": -1.0}, "lr must be positive and finite, got -1.0"),
-        ({"div": 0.5}, "div must be greater than 1"),
-        ({"kappa": 0.0}, "kappa and sigma_f2 must be positive and finite, got 0.0"),
-        ({"sigma_f2": math.inf}, "kappa and sigma_f2 must be positive and finite"),
-        ({"rho": 1.0}, "rho must be above 1"),
-        ({"candidates": 0}, "candidates must be at least 1, got 0"),
-        ({"target": "linear"}, 'target must be "warmup-decay"'),
-        ({"target": "linear-exp"}, "unknown decay 'exp'"),
-        ({"target": "wsd-linear"}, "unknown warmup 'wsd'"),
-    ],
-)
-def test_bad_arguments(change: dict[str, object], message: str) -> None:
-    arguments = {"gap0": 8.0, "lr": 1e-3, "div": 100.0, "kappa": 1e3} | change
-    with pytest.raises(ValueError, match=message):
-        calibrate(**arguments)
-
-
-def test_candidates_outside_the_interval() -> None:
-    with pytest.raises(ValueError, match="between 0 and the first gap 8.0"):
-        objective([8.0], 8.0, div=10.0, kappa=1.0)
-    with pytest.raises(ValueError, match="div must be greater than 1"):
-        objective([4.0], 8.0, div=0.5, kappa=1.0)

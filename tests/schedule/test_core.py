@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from trajectories import COUNT, PEAK, drawn, followed, stored
+
+from tests.schedule.trajectories import COUNT, PEAK, drawn, followed, stored
 
 STORED = stored()
 

@@ -94,8 +94,7 @@ def followed(case: Case, peak: float = PEAK) -> list[list[float]]:
     if "kappa" in options:
         options["geometry"] = "spectral"
     rates = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         scheduler = make(optimizer, case["total_steps"], **options)
         for t, loss in enumerate(case["losses"]):
             rates.append([group["lr"] for group in optimizer.param_groups])

@@ -22,8 +22,7 @@ def trained(
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=scaled)
     guard = AdaptiveWarmup(optimizer, 300, recover=True) if guarded == "schedule" else SpikeGuard(optimizer, 300)
     losses = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         for t in range(300):
             x = torch.randn(32, 4)
             loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
@@ -94,8 +93,7 @@ def test_an_overflow_of_gradients_whose_loss_is_finite_counts_neither_as_a_failu
 def test_a_guard_whose_optimizer_makes_no_update_says_so_once() -> None:
     weight = nn.Parameter(torch.ones(1))
     guard = SpikeGuard(torch.optim.SGD([weight], lr=0.1), 100)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         for _ in range(30):
             guard.step(weight.square().sum())
     assert [str(one.message)[:62] for one in caught] == [

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from autowarm import AdaptiveWarmup
+from autowarm.rate.restore import Snapshot
 
 
 class GlobalMoment(torch.optim.Optimizer):
@@ -24,6 +25,19 @@ class GlobalMoment(torch.optim.Optimizer):
             p.sub_(p.grad / (self.mean.sqrt() + 1e-8), alpha=self.param_groups[0]["lr"])
 
 
+def test_buffers_go_back_but_not_a_cache_that_has_grown_or_joined_since_on_which_the_module_counts() -> None:
+    model = torch.nn.Linear(2, 2)
+    for name, buffer in {"cache": torch.ones(4), "mean": torch.ones(4), "expanded": torch.ones(1).expand(4)}.items():
+        model.register_buffer(name, buffer)
+    optimizer = torch.optim.SGD(model.parameters())
+    snapshot = Snapshot(optimizer, model)
+    model.cache, model.mean, model.expanded = torch.zeros(8), torch.zeros(4), torch.zeros(4)
+    model.register_buffer("other", torch.zeros(1))
+    snapshot.restore(optimizer)
+    found = {name: buffer.tolist() for name, buffer in model.named_buffers()}
+    assert found == {"cache": [0.0] * 8, "mean": [1.0] * 4, "expanded": [1.0] * 4, "other": [0.0]}
+
+
 def test_a_moment_that_an_optimizer_keeps_as_an_attribute_goes_back_too() -> None:
     torch.manual_seed(0)
     model, true = torch.nn.Linear(8, 8), torch.randn(8, 8)
@@ -35,8 +49,7 @@ def test_a_moment_that_an_optimizer_keeps_as_an_attribute_goes_back_too() -> Non
         opt.zero_grad()
         loss.backward()
         opt.step()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             scheduler.step(loss)
         losses.append(float(loss))
     assert len(scheduler.recoveries) == 1

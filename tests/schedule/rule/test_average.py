@@ -1,9 +1,9 @@
 """The average of the loss: it begins from f(x0), covers a share of the run, and is clipped to what can be lost."""
 
 import pytest
-from schedule_runs import every_lr, falling, made, run
 
 from autowarm import AdaptiveWarmup
+from tests.schedule.schedule_runs import every_lr, falling, made, run
 
 SMOOTHING = 0.05
 EARLY = falling(start=10.0, end=0.5, pace=20.0)  # down to a tenth after 60 updates

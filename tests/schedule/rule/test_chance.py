@@ -5,9 +5,9 @@ import math
 import warnings
 
 import pytest
-from schedule_runs import PEAK, make_optimizer, run
 
 from autowarm import AdaptiveWarmup
+from tests.schedule.schedule_runs import PEAK, make_optimizer, run
 
 CHANCE = math.log(50_000)  # 10.8
 T, SHORT = 1_000, 30  # 3 % of T
@@ -26,8 +26,7 @@ def test_new_weights_warm_up_as_if_nothing_was_told(first: float) -> None:
 @pytest.mark.parametrize(("first", "others", "length"), [(11.0, 3.0, SHORT), (1e9, 3.0, SHORT), (3.0, 11.0, T // 2)])
 def test_one_loss_does_not_decide(first: float, others: float, length: int) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), T, chance_loss=CHANCE)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a first loss above chance
+    with warnings.catch_warnings(action="ignore"):  # of a first loss above chance
         found = run(scheduler, lambda t: others if t else first, range(T))
     assert (scheduler.ended_by, scheduler.warmup_steps) == ("clock", length)
     climb = [b - a for a, b in itertools.pairwise(found[: length + 1])]

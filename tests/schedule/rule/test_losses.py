@@ -6,10 +6,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from schedule_runs import PEAK, falling, make_optimizer, run
 
 from autowarm import AdaptiveWarmup
 from tests.cases import each
+from tests.schedule.schedule_runs import PEAK, falling, make_optimizer, run
 
 
 def test_micro_batches_are_averaged_by_weight() -> None:
@@ -45,8 +45,7 @@ def test_a_step_without_a_loss_goes_on_along_the_ramp_and_warns_once() -> None:
     with pytest.warns(UserWarning, match=r"without a loss.*call step\(loss\)"):
         scheduler.step()
     scheduler.optimizer.step()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         scheduler.step()
     assert scheduler.get_last_lr() == [pytest.approx(PEAK * (0.1 + 0.9 * 5 / 50))]
     assert scheduler.last_epoch == 5

@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Callable
 
 import pytest
-from schedule_runs import PEAK, falling, make_optimizer, run
 
 from autowarm import AdaptiveWarmup
 from tests.cases import each
+from tests.schedule.schedule_runs import PEAK, falling, make_optimizer, run
 
 SEEDS = range(10)
 NOISES: dict[str, Callable[[random.Random], float]] = {

@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
-from schedule_runs import MODES, PEAK, every_mode, falling, make_optimizer, run
 
 from autowarm import AdaptiveWarmup
+from tests.schedule.schedule_runs import MODES, PEAK, every_mode, falling, make_optimizer, run
 
 STEPS = 40
 
@@ -21,8 +21,7 @@ STEPS = 40
 @pytest.fixture(autouse=True)
 def _unheard() -> Iterator[None]:
     """Warnings are wanted here, and tested elsewhere."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         yield
 
 

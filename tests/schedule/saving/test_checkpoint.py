@@ -46,13 +46,11 @@ class Run:
         return {"model": model, "optimizer": optimizer, "scheduler": self.scheduler}  # it loads itself
 
     def save(self, folder: Path) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that there are no other ranks
+        with warnings.catch_warnings(action="ignore"):  # that there are no other ranks
             dcp.save(self.state(), checkpoint_id=folder)
 
     def load(self, folder: Path) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             model, optimizer = get_state_dict(self.model, self.optimizer)
             parts = {"model": model, "optimizer": optimizer}
             dcp.load(parts, checkpoint_id=folder)

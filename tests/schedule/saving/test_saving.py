@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from schedule_runs import PEAK, every_mode, falling, make_optimizer, run, saved
 from torch import nn
 
 from autowarm import AdaptiveWarmup, Muon, SpikeGuard
 from autowarm.schedule.state import STATE_VERSION
 from tests.cases import each
+from tests.schedule.schedule_runs import PEAK, every_mode, falling, make_optimizer, run, saved
 
 
 @every_mode

@@ -32,8 +32,7 @@ STEPS, LR = 12, 0.02
 @pytest.mark.parametrize("code", [code for kind, code in BLOCKS if kind == "python"])
 def test_a_snippet_runs(code: str, fresh_accelerate: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         exec(compile(code, "integrations.md", "exec"), {"__name__": "__main__"})
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
 from lightning.pytorch.callbacks import BaseFinetuning, GradientAccumulationScheduler
 from torch import nn
 from torch.utils.data import DataLoader
@@ -16,10 +18,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer
 from autowarm import AdaptiveWarmup, Muon
 from autowarm import find_rate as plain_find_rate
 from autowarm.integrations import lightning, transformers
-from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
+from autowarm.integrations.lightning import WarmupCallback, pl
 from autowarm.integrations.transformers import WarmupTrainer
 
-from .lightning.test_lightning import QUIET
+from .lightning.test_lightning import QUIET, Around
 from .transformers.test_transformers import make_args
 
 DATA = torch.randn(640, 8, generator=torch.Generator().manual_seed(3))
@@ -41,19 +43,9 @@ class Net(nn.Module):
         return {"loss": (y - x).square().mean(), "logits": y}
 
 
-class Module(pl.LightningModule):
+class Module(Around):
     def __init__(self, dropout: float = 0.1) -> None:
-        super().__init__()
-        self.net = Net(dropout)
-
-    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
-        loss = self.net(batch)["loss"]
-        self.log("loss", loss)
-        return loss
-
-    def configure_optimizers(self) -> Any:
-        opt = Muon.from_model(self.net, lr=LR)
-        return {"optimizer": opt, "lr_scheduler": scheduler_config(AdaptiveWarmup(opt, 10))}
+        super().__init__(Net(dropout), lambda net: AdaptiveWarmup(Muon.from_model(net, lr=LR), 10))
 
 
 def content(model: nn.Module) -> list[bytes]:
@@ -144,7 +136,7 @@ def test_a_trainer_trains_afterwards_as_if_nothing_had_been(trainer: Any, tmp_pa
 def test_lightning_searches_with_the_accumulation_that_a_callback_sets(longest: int) -> None:
     def search(**options: Any) -> Any:
         trainer = trainer_of(max_steps=longest, max_epochs=5, **{"callbacks": []} | options)
-        return lightning.find_rate(trainer, Module(dropout=0.0), DataLoader(DATA, BATCH), steps=60)
+        return lightning.find_rate(trainer, Module(dropout=0.0), DataLoader(DATA, BATCH), steps=25)
 
     found = search(callbacks=[GradientAccumulationScheduler({0: 4, 3: 2})])
     np.testing.assert_array_equal(found.losses, search(accumulate_grad_batches=4).losses)
@@ -256,8 +248,6 @@ def test_the_trainers_noise_in_embeddings_ends_with_the_search(tmp_path: Path) -
 
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_accelerate_needs_nothing_but_the_prepared_optimizer() -> None:
-    from accelerate import Accelerator
-
     accelerator, bare = Accelerator(cpu=True), Net(dropout=0.0)
     model, optimizer = accelerator.prepare(bare, Muon.from_model(bare, lr=LR))
     was, batches = content(bare), iter(DATA.split(BATCH) * 2)
@@ -274,9 +264,6 @@ def test_accelerate_needs_nothing_but_the_prepared_optimizer() -> None:
 
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_accelerates_own_scaler_outlives_a_bad_batch() -> None:
-    from accelerate import Accelerator
-    from accelerate.optimizer import AcceleratedOptimizer
-
     Accelerator(cpu=True)  # whose own scaler needs a GPU
     net, scaler = Net(dropout=0.0), torch.amp.GradScaler("cpu")
     inner = Muon.from_model(net, lr=LR)

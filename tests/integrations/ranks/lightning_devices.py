@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from leaving import leave
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.utils.data import DataLoader
@@ -14,6 +13,7 @@ from torch.utils.data import DataLoader
 from autowarm import AdaptiveWarmup, Muon
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
 from autowarm.optim import geometry_of, kappa_of
+from tests.programs import leave
 
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
@@ -69,4 +69,4 @@ result = {
     "losses": whole.losses,
     "kappa": kappa_of(optimizer, geometry_of(optimizer)),
 }
-leave(FOLDER, whole.global_rank, result)
+leave(FOLDER, result)

@@ -20,7 +20,7 @@ from autowarm.integrations.transformers import (
     WarmupTrainer,
     attach,
     optimizer_by_name,
-)
+)  # fmt: skip
 
 from ..plain import rates_of
 
@@ -203,21 +203,19 @@ def test_optimizers_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("warmup", "expected"),
-    [
-        ({}, math.log(32)),
-        ({"max_warmup": 0.5}, math.log(32)),
-        ({"chance_loss": 7.0}, 7.0),
-        ({"chance_loss": None}, None),
-    ],
+    [({"max_warmup": 0.5}, math.log(32)), ({"chance_loss": 7.0}, 7.0), ({"chance_loss": None}, None)],
 )
 def test_the_chance_loss_is_that_of_the_vocabulary_unless_set(
     warmup: dict[str, Any], expected: float | None, tmp_path: Path
 ) -> None:
     lora = get_peft_model(make_model(), LoraConfig(target_modules=["q_proj"]))
     for model in (make_model(), lora, torch.compile(make_model())):
-        trainer = WarmupTrainer(model, make_args(tmp_path), optim="muon", warmup=warmup)
-        trainer.create_optimizer_and_scheduler(STEPS)
-        assert trainer.lr_scheduler.state_dict()["settings"]["chance_loss"] == expected
+        assert chance_of(WarmupTrainer(model, make_args(tmp_path), optim="muon", warmup=warmup)) == expected
+
+
+def chance_of(trainer: Trainer) -> float | None:
+    trainer.create_optimizer_and_scheduler(STEPS)
+    return trainer.lr_scheduler.state_dict()["settings"]["chance_loss"]
 
 
 def test_neither_a_loss_of_ones_own_nor_a_model_of_another_kind_has_a_known_chance(tmp_path: Path) -> None:
@@ -225,19 +223,16 @@ def test_neither_a_loss_of_ones_own_nor_a_model_of_another_kind_has_a_known_chan
         def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             return 10 * super().compute_loss(model, inputs, *args, **kwargs)
 
-    own = Own(make_model(), make_args(tmp_path), optim="muon")
-    by_function = WarmupTrainer(make_model(), make_args(tmp_path), optim="muon", compute_loss_func=lambda *_: 0.0)
-    other = WarmupTrainer(torch.nn.Linear(4, 4), make_args(tmp_path), optim="muon")
-    for trainer in (own, by_function, other):
-        trainer.create_optimizer_and_scheduler(STEPS)
-        assert trainer.lr_scheduler.state_dict()["settings"]["chance_loss"] is None
+    args, own_loss = make_args(tmp_path), {"compute_loss_func": lambda *_: 0.0}
+    assert chance_of(Own(make_model(), args, optim="muon")) is None
+    assert chance_of(WarmupTrainer(make_model(), args, optim="muon", **own_loss)) is None
+    assert chance_of(WarmupTrainer(torch.nn.Linear(4, 4), args, optim="muon")) is None
 
 
 def test_each_setting_that_is_not_used_is_named_once(tmp_path: Path) -> None:
     given = {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 2.0}, "warmup_steps": 5}
     for used in ({}, *({name: value} for name, value in given.items()), given):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True, action="always") as caught:
             trainer = WarmupTrainer(make_model(), make_args(tmp_path, **used), optim="muon")
             for _ in range(2):
                 trainer.create_optimizer_and_scheduler(STEPS)

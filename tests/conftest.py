@@ -21,14 +21,9 @@ hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, 
 hypothesis.settings.load_profile("steady")
 
 
-# Of the launchers that are slow to start, or of what they import.
+# Of the launchers that are slow to start.
 USERS = {
-    "trainer_launcher": (
-        "tests/integrations/",
-        "tests/docs/test_examples.py",
-        "tests/docs/test_site.py",
-        "tests/test_mistakes.py",
-    ),
+    "trainer_launcher": ("tests/integrations/", "tests/docs/test_examples.py", "tests/docs/test_site.py"),
     "lab_launcher": ("tests/lab/training/test_first_run.py", "tests/benchmarks/test_faults.py"),
 }
 

@@ -2,40 +2,77 @@
 
 import math
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, distribute_tensor
 
 from autowarm import AdaptiveWarmup
 from tests.cases import each
 from tests.schedule.schedule_runs import PEAK, falling, make_optimizer, run
 
 
-def test_micro_batches_are_averaged_by_weight() -> None:
-    parts, whole = AdaptiveWarmup(make_optimizer(), 40), AdaptiveWarmup(make_optimizer(), 40)
-    for t in range(30):
-        loss = falling()(t)
-        parts.observe(torch.tensor(loss + 3.0), weight=1)
-        parts.observe(loss - 1.0, weight=3)
-        parts.optimizer.step()
-        parts.step()
-        whole.optimizer.step()
-        whole.step(loss)
-        assert parts.get_last_lr() == pytest.approx(whole.get_last_lr(), rel=1e-6)
+def of_micro_batches(scheduler: AdaptiveWarmup, loss: float) -> float:
+    scheduler.observe(torch.tensor(loss + 3.0), weight=1)
+    scheduler.observe(loss - 1.0, weight=3)
+    scheduler.step()
+    return loss
 
 
-def test_an_observed_loss_is_what_it_was_whatever_becomes_of_the_tensor() -> None:
-    kept, reused = (AdaptiveWarmup(make_optimizer(), 40, max_warmup=None, peak_gap=4.0) for _ in range(2))
-    for t in range(30):
-        for sched in (kept, reused):
-            loss = torch.tensor(falling()(t))
-            sched.observe(loss)
-            if sched is reused:
-                loss /= 8
-            sched.optimizer.step()
-            sched.step()
-        assert reused.get_last_lr() == kept.get_last_lr()
+def in_a_tensor_that_is_used_again(scheduler: AdaptiveWarmup, loss: float) -> float:
+    tensor = torch.tensor(loss)
+    scheduler.observe(tensor)
+    tensor /= 8
+    scheduler.step()
+    return loss
+
+
+def by_the_name_of_a_plateaus(scheduler: AdaptiveWarmup, loss: float) -> float:
+    scheduler.step(metrics=loss)
+    return loss
+
+
+def in_half_precision(scheduler: AdaptiveWarmup, loss: float) -> float:
+    scheduler.step(half := torch.tensor(loss, dtype=torch.float16))
+    return float(half)
+
+
+def in_bfloat16(scheduler: AdaptiveWarmup, loss: float) -> float:
+    scheduler.step(half := torch.tensor(loss, dtype=torch.bfloat16))
+    return float(half)
+
+
+def of_a_whole_mesh(scheduler: AdaptiveWarmup, loss: float) -> float:
+    scheduler.step(distribute_tensor(torch.tensor(loss), init_device_mesh("cpu", (1,)), [Replicate()]))
+    return loss
+
+
+@pytest.mark.parametrize(
+    "tell", [of_micro_batches, in_a_tensor_that_is_used_again, by_the_name_of_a_plateaus, in_half_precision,
+             in_bfloat16, of_a_whole_mesh]
+)  # fmt: skip
+def test_a_loss_told_in_another_way_is_the_same_loss(
+    tell: Callable[[AdaptiveWarmup, float], float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tell is of_a_whole_mesh:
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        plain, other = (AdaptiveWarmup(make_optimizer(), 40, max_warmup=1.0) for _ in range(2))
+        for t in range(40):
+            for scheduler in (plain, other):
+                scheduler.optimizer.step()
+            plain.step(tell(other, falling()(t)))
+            assert other.get_last_lr() == pytest.approx(plain.get_last_lr(), rel=1e-6)
+        assert other.ended_by == "loss"
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def test_a_step_without_a_loss_goes_on_along_the_ramp_and_warns_once() -> None:
@@ -49,17 +86,6 @@ def test_a_step_without_a_loss_goes_on_along_the_ramp_and_warns_once() -> None:
         scheduler.step()
     assert scheduler.get_last_lr() == [pytest.approx(PEAK * (0.1 + 0.9 * 5 / 50))]
     assert scheduler.last_epoch == 5
-
-
-def test_the_loss_may_be_called_metrics() -> None:
-    """As trainers pass it to a ReduceLROnPlateau."""
-    one, other = (AdaptiveWarmup(make_optimizer(), 60, max_warmup=1.0) for _ in range(2))
-    for t in range(60):
-        one.optimizer.step(), other.optimizer.step()
-        one.step(falling()(t))
-        other.step(metrics=falling()(t))
-        assert one.get_last_lr() == other.get_last_lr()
-    assert one.ended_by == "loss"
 
 
 def test_the_graph_is_let_go() -> None:

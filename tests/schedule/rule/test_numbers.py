@@ -1,19 +1,14 @@
 """Whatever numbers come, the rates are finite and in (0, lr]."""
 
 import math
-import os
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autowarm import AdaptiveWarmup
-from tests.schedule.schedule_runs import MODES, PEAK, every_mode, falling, make_optimizer, run
+from tests.schedule.schedule_runs import MODES, PEAK, every_mode, make_optimizer, run
 
 STEPS = 40
 
@@ -38,37 +33,6 @@ def test_any_row_of_losses(losses: list[float], name: str) -> None:
     options = {"peak_gap": None} if name == "no ramp" else {}
     scheduler = MODES[name](make_optimizer(), len(losses) + 3, max_nonfinite=None, **options)
     assert in_bounds(run(scheduler, lambda t: losses[t], range(len(losses))) + scheduler.get_last_lr())
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_losses_in_half_precision_train_as_their_values_do(dtype: torch.dtype) -> None:
-    half, plain = (AdaptiveWarmup(make_optimizer(), STEPS) for _ in range(2))
-    for t in range(STEPS):
-        loss = torch.tensor(falling()(t), dtype=dtype)
-        for scheduler, seen in ((half, loss), (plain, loss.double())):
-            scheduler.optimizer.step()
-            scheduler.step(seen)
-        assert half.get_last_lr() == plain.get_last_lr()
-    assert half.phase == "decay"
-
-
-def test_a_dtensors_loss_is_the_whole_meshs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, distribute_tensor
-
-    monkeypatch.setitem(os.environ, "GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        mesh = init_device_mesh("cpu", (1,))
-        sharded, plain = (AdaptiveWarmup(make_optimizer(), STEPS) for _ in range(2))
-        for t in range(STEPS):
-            loss = torch.tensor(falling()(t))
-            for scheduler, seen in ((sharded, distribute_tensor(loss, mesh, [Replicate()])), (plain, loss)):
-                scheduler.optimizer.step()
-                scheduler.step(seen)
-            assert sharded.get_last_lr() == plain.get_last_lr()
-    finally:
-        dist.destroy_process_group()
 
 
 @every_mode

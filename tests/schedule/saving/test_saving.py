@@ -12,11 +12,18 @@ from torch import nn
 from autowarm import AdaptiveWarmup, Muon, SpikeGuard
 from autowarm.schedule.state import STATE_VERSION
 from tests.cases import each
-from tests.schedule.schedule_runs import PEAK, every_mode, falling, make_optimizer, run, saved
+from tests.schedule.schedule_runs import MODES, PEAK, falling, make_optimizer, run, saved
+
+KINDS = MODES | {
+    "a decay of one's own that is zero at last": lambda opt, T: AdaptiveWarmup(
+        opt, T, decay=lambda p: max(0.0, 1 - 1.5 * p), max_warmup=0.1
+    ),
+    "momentum": lambda opt, T: AdaptiveWarmup(opt, T, momentum=(0.85, 0.95, 0.9)),
+}
 
 
-@every_mode
-@each("at", [0, 1, 5, 9, 10, 11, 20, 21, 60, 99])
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+@each("at", [0, 1, 5, 9, 10, 11, 20, 21, 60, 80, 99])
 def test_resumed_equals_straight_to_the_bit(make: Callable, at: int) -> None:
     T = 100
     straight = make(make_optimizer(), T)
@@ -31,34 +38,20 @@ def test_resumed_equals_straight_to_the_bit(make: Callable, at: int) -> None:
     assert head + run(second, falling(), range(at, T)) == rates
 
 
-def test_resumed_where_a_decay_of_ones_own_is_zero() -> None:
-    def make() -> AdaptiveWarmup:
-        return AdaptiveWarmup(make_optimizer(), 100, decay=lambda p: max(0.0, 1 - 1.5 * p), max_warmup=0.1)
-
-    scheduler, resumed = make(), make()
-    assert run(scheduler, falling(), range(80))[-1] == 0.0
-    resumed.load_state_dict(saved(scheduler))
-    assert run(scheduler, falling(), range(80, 100)) == run(resumed, falling(), range(80, 100))
-
-
 def test_construct_then_load_and_load_then_construct_agree() -> None:
     opt = make_optimizer()
     scheduler = AdaptiveWarmup(opt, 50)
     run(scheduler, falling(), range(7))
-    opt_state, state = opt.state_dict(), saved(scheduler)
-
-    a = make_optimizer()
-    sched_a = AdaptiveWarmup(a, 50)
-    a.load_state_dict(opt_state)
-    sched_a.load_state_dict(state)
-    b = make_optimizer()
-    b.load_state_dict(opt_state)
-    sched_b = AdaptiveWarmup(b, 50)
-    sched_b.load_state_dict(state)
-    expected = opt.param_groups[0]["lr"]
-    assert a.param_groups[0]["lr"] == b.param_groups[0]["lr"] == expected
-    more = range(7, 50)
-    assert run(sched_a, falling(), more) == run(sched_b, falling(), more) == run(scheduler, falling(), more)
+    opt_state, state, rate = opt.state_dict(), saved(scheduler), opt.param_groups[0]["lr"]
+    rates = run(scheduler, falling(), range(7, 50))
+    for loads_first in (False, True):
+        other = make_optimizer()
+        resumed = None if loads_first else AdaptiveWarmup(other, 50)
+        other.load_state_dict(opt_state)
+        resumed = resumed or AdaptiveWarmup(other, 50)
+        resumed.load_state_dict(state)
+        assert other.param_groups[0]["lr"] == rate
+        assert run(resumed, falling(), range(7, 50)) == rates
 
 
 def test_saved_between_micro_batches() -> None:

@@ -49,11 +49,7 @@ def test_the_barrier_on_the_unit_ball():
     [
         (LINEAR, lambda q: q, 50),
         (EXPONENTIAL, lambda q: mpmath.exp(q) - 1, 50),
-        (barrier(2.0), lambda q: (1 - q) ** -2 - 1, 1 - 1e-4),
-        (barrier(2.7), lambda q: (1 - q) ** mpmath.mpf(-2.7) - 1, 1 - 1e-4),
-        (barrier(6.0), lambda q: (1 - q) ** -6 - 1, 1 - 1e-4),
-        (barrier(1.0), lambda q: 1 / (1 - q) - 1, 1 - 1e-4),
-        (barrier(0.5), lambda q: (1 - q) ** mpmath.mpf(-0.5) - 1, 1 - 1e-4),
+        *((barrier(p), lambda q, p=p: (1 - q) ** mpmath.mpf(-p) - 1, 1 - 1e-4) for p in (0.5, 1.0, 2.0, 2.7, 6.0)),
     ],
 )
 def test_outer_functions_and_their_constants(outer, phi, top):

@@ -207,13 +207,15 @@ def lost(run: Run, healthy: Run) -> float:
     return (run.tested() - healthy.tested()) / (first - healthy.tested())
 
 
-def quiet(run: Run) -> Run:
-    """The run trained to its end, without its warnings."""
+def quiet(run: Run, until: int | None = None) -> Run:
+    """The run trained up to this update or to its end, without its warnings."""
     with warnings.catch_warnings(action="ignore"):
-        return run.train()
+        return run.train((run.steps if until is None else until) - run.made)
 
 
-def quiet_to(run: Run, updates: int) -> list[Any]:
-    """What happened in a run up to this update, without its warnings."""
+def to_alarm(run: Run, more: int) -> Run:
+    """The run trained to its first alarm and a few updates more, without its warnings."""
     with warnings.catch_warnings(action="ignore"):
-        return run.train(updates - run.made).recoveries
+        while not run.recoveries:
+            run.train(1)
+        return run.train(more)

@@ -21,8 +21,8 @@ from tests.schedule.recovery.recovery_runs import (
     healthy,
     lost,
     quiet,
-    quiet_to,
     same_weights,
+    to_alarm,
 )  # fmt: skip
 
 BAD, BAD_8, NAN = halfway("lion", "bad"), halfway("lion", "bad", 8), halfway("adamw", "nan")
@@ -94,15 +94,9 @@ def test_a_resumed_run_equals_the_uninterrupted_one(kind: Any, at: int, tensor: 
     options: dict[str, Any] = {"name": "lion", "faults": BAD} if kind is Run else {"faults": NAN}
     options |= {"recover": True, "tensor": tensor}
     end = 330 if kind is Run else 200
-    straight = kind(**options)
-    with warnings.catch_warnings(action="ignore"):
-        while at < 0 and not straight.recoveries:
-            straight.train(1)
-        straight.train(abs(at))
-        made = straight.made
-        resumed = straight.resumed(**options)
-        straight.train(end - made)
-        resumed.train(end - made)
+    straight = to_alarm(kind(**options), -at) if at < 0 else quiet(kind(**options), at)
+    made, resumed = straight.made, quiet(straight.resumed(**options), end)
+    quiet(straight, end)
     assert resumed.recoveries == straight.recoveries != []
     assert resumed.used() == straight.used()[made:]
     assert same_weights(resumed, straight)
@@ -113,7 +107,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(kind: Any, at: int, tensor: 
 def test_a_copied_run_restores_its_own_weights(kind: Any, name: str, faults: dict[int, str], end: int) -> None:
     run = kind(name, faults=faults, recover=True).train(100)
     other = copy.deepcopy(run)
-    assert quiet_to(run, end) == quiet_to(other, end) != []
+    assert quiet(run, end).recoveries == quiet(other, end).recoveries != []
     assert same_weights(run, other)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion, losses
-from tests.schedule.recovery.recovery_runs import MAKERS, Run, halfway, healthy, lost, quiet, quiet_to
+from tests.schedule.recovery.recovery_runs import MAKERS, Run, halfway, healthy, lost, quiet, to_alarm
 
 BAD, NAN = halfway("lion", "bad"), halfway("adamw", "nan")
 LION, ADAMW = min(BAD), min(NAN)  # when
@@ -101,9 +101,7 @@ def test_everything_that_an_update_changes_goes_back(name: str) -> None:
     assert guard._unproven.update == update
     average = run.scheduler._state.average
     guard._detector.window = 500  # no later copy
-    while not run.scheduler.recoveries:
-        with warnings.catch_warnings(action="ignore"):
-            run.train(1)
+    to_alarm(run, 0)
     assert run.scheduler.recoveries[0].restored == update
     assert run.scheduler._state.average == average
     torch.testing.assert_close(
@@ -126,12 +124,11 @@ def test_losses_that_are_read_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on an accelerator."""
     monkeypatch.setattr(losses, "AT_ONCE", ())
     run = Run(faults=NAN, recover=True, tensor=True)
-    with warnings.catch_warnings(action="ignore"):
-        run.train(ADAMW + 3)
-        resumed = run.resumed(faults=NAN, recover=True, tensor=True)
-        waiting = [str(one.scheduler.state_dict()["waiting"]) for one in (run, resumed)]
-        assert waiting[0] == waiting[1] != "[]"
-        run.train(run.steps - ADAMW - 3)
+    quiet(run, ADAMW + 3)
+    resumed = run.resumed(faults=NAN, recover=True, tensor=True)
+    waiting = [str(one.scheduler.state_dict()["waiting"]) for one in (run, resumed)]
+    assert waiting[0] == waiting[1] != "[]"
+    quiet(run)
     assert [found.update for found in run.scheduler.recoveries] == [ADAMW + 6]
     assert lost(run, healthy(Run)) < 0.05
 
@@ -160,7 +157,7 @@ def test_weights_that_break_as_they_are_copied_are_not_kept() -> None:
 
 def test_a_resumed_run_takes_a_copy_at_once() -> None:
     resumed = Run(recover=True).train(200).resumed(recover=True, faults={210: "nan"})
-    [found] = quiet_to(resumed, 220)
+    [found] = quiet(resumed, 220).recoveries
     assert 200 < found.restored <= 210 < found.update
     assert resumed.tested() < 0.6
 
@@ -231,11 +228,7 @@ def test_rewarm_begins_anew_and_takes_a_peak() -> None:
 @pytest.mark.parametrize("after", [3, 12])
 def test_extend_leaves_the_next_rate_alone(after: int) -> None:
     """On trial, and in the short ramp after it."""
-    run = Run("lion", faults=BAD, recover=True)
-    with warnings.catch_warnings(action="ignore"):
-        while not run.scheduler.recoveries:
-            run.train(1)
-        run.train(after)
+    run = to_alarm(Run("lion", faults=BAD, recover=True), after)
     rate = run.optimizer.param_groups[0]["lr"]
     run.scheduler.extend(5000)
     assert run.scheduler._guard._detector.window == 100  # type: ignore[union-attr]

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import BaseFinetuning, GradientAccumulationSche
 from torch import nn
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer
+from transformers import Trainer
 
 from autowarm import AdaptiveWarmup, Muon
 from autowarm import find_rate as plain_find_rate
@@ -22,6 +22,7 @@ from autowarm.integrations.lightning import WarmupCallback, pl
 from autowarm.integrations.transformers import WarmupTrainer
 
 from .lightning.test_lightning import QUIET, Around
+from .llama import make_data, make_model
 from .transformers.test_transformers import make_args
 
 DATA = torch.randn(640, 8, generator=torch.Generator().manual_seed(3))
@@ -236,14 +237,12 @@ def test_a_given_optimizer_gets_its_rates_back(as_tensor: bool, kind: type[Train
 
 
 def test_the_trainers_noise_in_embeddings_ends_with_the_search(tmp_path: Path) -> None:
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
-                                         num_attention_heads=2))  # fmt: skip
-    ids = torch.randint(32, (256, 12))
+    model, data = make_model(), make_data(256)
     args = make_args(tmp_path, max_steps=3, save_strategy="no", neftune_noise_alpha=5.0)
-    trainer = WarmupTrainer(model, args, optim="muon", train_dataset=[{"input_ids": row, "labels": row} for row in ids])
-    transformers.find_rate(trainer, steps=20)
+    transformers.find_rate(WarmupTrainer(model, args, optim="muon", train_dataset=data), steps=20)
     model.train()
-    assert torch.equal(model(ids[:4]).logits, model(ids[:4]).logits)
+    ids = data[0]["input_ids"][None]
+    assert torch.equal(model(ids).logits, model(ids).logits)
 
 
 @pytest.mark.usefixtures("fresh_accelerate")

@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,13 @@ STOPS_EARLY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def said(caught: list[warnings.WarningMessage]) -> list[str]:
-    return [str(one.message) for one in caught if "total_steps" in str(one.message)]
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """What is said of a horizon, as it is said."""
+    found: list[str] = []
+    with warnings.catch_warnings(action="always"):
+        warnings.showwarning = lambda message, *_, **__: "total_steps" in str(message) and found.append(str(message))
+        yield found
 
 
 # transformers
@@ -52,12 +58,11 @@ rates_of = for_transformers.logged
     [(for_transformers.Mixed, STEPS), (for_transformers.CalledBack, 2)],
     ids=["finished", "in warm-up"],
 )
-def test_a_trainer_goes_on_for_longer_with_one_warning(kind: type, at: int, tmp_path: Path) -> None:
+def test_a_trainer_goes_on_for_longer_with_one_warning(kind: type, at: int, said: list[str], tmp_path: Path) -> None:
     make_trainer(kind, tmp_path).train()
     longer = make_trainer(kind, tmp_path, 2 * STEPS)
-    with warnings.catch_warnings(record=True, action="always") as caught:
-        longer.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
-    (text,) = said(caught)
+    longer.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
+    (text,) = said
     assert f"total_steps={STEPS} " in text
     assert f"total_steps={2 * STEPS}" in text
     sched, rates = longer.lr_scheduler, rates_of(longer, "learning_rate")
@@ -69,9 +74,8 @@ def test_a_trainer_goes_on_for_longer_with_one_warning(kind: type, at: int, tmp_
     assert rates[-1] < 0.1 * max(rates[at:])
     # Extended again, from a checkpoint of the extended run, nothing is said: the horizon is the same.
     again = make_trainer(kind, tmp_path, 2 * STEPS)
-    with warnings.catch_warnings(record=True, action="always") as caught:
-        again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{2 * STEPS - 2}"))
-    assert said(caught) == []
+    again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{2 * STEPS - 2}"))
+    assert said == [text]
     assert rates_of(again, "learning_rate") == rates
 
 
@@ -149,11 +153,10 @@ def test_lightning_decays_in_each_run_with_the_callback(epochs: int, lengths: li
 
 
 @pytest.mark.parametrize("epoch", [0, 2], ids=["in warm-up", "finished"])
-def test_lightning_goes_on_for_longer_with_one_warning(epoch: int, tmp_path: Path) -> None:
+def test_lightning_goes_on_for_longer_with_one_warning(epoch: int, said: list[str], tmp_path: Path) -> None:
     whole = fit(tmp_path, keep_all(tmp_path), epochs=3)
-    with warnings.catch_warnings(record=True, action="always") as caught:
-        longer = fit(tmp_path, epochs=6, resume=tmp_path / f"epoch={epoch}.ckpt")
-    (text,) = said(caught)
+    longer = fit(tmp_path, epochs=6, resume=tmp_path / f"epoch={epoch}.ckpt")
+    (text,) = said
     assert "total_steps=12 " in text
     assert "total_steps=24" in text
     assert (longer.sched.total_steps, longer.sched.last_epoch) == (24, 24)

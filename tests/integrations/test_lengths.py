@@ -89,8 +89,10 @@ BY_LIGHTNING: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("how", BY_LIGHTNING)
+@pytest.mark.parametrize(
+    ("how", "plan"),
+    [*(("steps", plan) for plan in PLANS), *((how, plan) for how in [*BY_LIGHTNING][1:] for plan in (RUN, 24))],
+)
 def test_lightning(plan: int, how: str, said: Said, tmp_path: Path) -> None:
     module = Module(plan)
     make_lightning(tmp_path, **BY_LIGHTNING[how]).fit(module, LOADER)

@@ -6,23 +6,18 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
+from transformers import TrainingArguments
 
 from autowarm import AdaptiveWarmup, Muon
 from autowarm.integrations.accelerate import WarmupScheduler
 from autowarm.integrations.transformers import WarmupTrainer
 from autowarm.optim import geometry_of, kappa_of
+from tests.integrations.llama import make_data, make_model
 from tests.integrations.plain import accelerated
 from tests.programs import leave
 
 torch.set_num_threads(1)
 STEPS, LR, FOLDER = 12, 0.02, Path(sys.argv[1])
-
-
-def make_model() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=32, max_position_embeddings=16, **sizes))
 
 
 class Recording(WarmupTrainer):
@@ -33,18 +28,12 @@ class Recording(WarmupTrainer):
 
 
 def with_trainer() -> dict[str, Any]:
-    g = torch.Generator().manual_seed(1)
-    data = [{"input_ids": (ids := torch.randint(32, (12,), generator=g)), "labels": ids} for _ in range(96)]
-    for i, row in enumerate(data):
-        row["labels"] = row["labels"].clone()
-        row["labels"][: i % 9] = -100
-
     def trainer() -> Recording:
         args = TrainingArguments(
             str(FOLDER / "trainer"), max_steps=STEPS, per_device_train_batch_size=2, gradient_accumulation_steps=2,
             learning_rate=LR, logging_steps=1, save_steps=5, report_to="none", use_cpu=True, disable_tqdm=True,
         )  # fmt: skip
-        return Recording(make_model(), args, optim="muon", train_dataset=data)
+        return Recording(make_model(), args, optim="muon", train_dataset=make_data(96))
 
     def rates(t: Recording) -> list[float]:
         return [entry["learning_rate"] for entry in t.state.log_history if "learning_rate" in entry]

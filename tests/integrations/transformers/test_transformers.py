@@ -11,7 +11,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch.utils.data import DataLoader
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import LlamaForCausalLM, Trainer, TrainingArguments
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
 from autowarm.integrations.transformers import (
@@ -22,26 +22,10 @@ from autowarm.integrations.transformers import (
     optimizer_by_name,
 )  # fmt: skip
 
+from ..llama import make_data, make_model
 from ..plain import rates_of
 
 STEPS, BATCH, LR = 12, 4, 0.02
-
-
-def make_model() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=32, max_position_embeddings=16, **sizes))
-
-
-def make_data(count: int) -> list[dict[str, torch.Tensor]]:
-    g = torch.Generator().manual_seed(1)
-    data = []
-    for i in range(count):
-        ids = torch.randint(32, (12,), generator=g)
-        labels = ids.clone()
-        labels[: i % 9] = -100  # micro-batches of different numbers of tokens
-        data.append({"input_ids": ids, "labels": labels})
-    return data
 
 
 def make_args(folder: Path, accumulation: int = 1, **options: Any) -> TrainingArguments:

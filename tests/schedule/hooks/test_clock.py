@@ -65,12 +65,8 @@ def test_a_scheduler_that_is_gone_no_longer_watches() -> None:
     assert len(opt._optimizer_step_post_hooks) <= 1
 
 
-@pytest.mark.parametrize("capturable", [False, True])
-def test_a_dry_run_without_gradients_advances_and_so_does_a_graph_whose_replays_no_python_sees(
-    capturable: bool,
-) -> None:
-    opt = make_optimizer()
-    opt.param_groups[0]["capturable"] = capturable
+def test_a_dry_run_without_gradients_advances() -> None:
+    opt = Lion([nn.Parameter(torch.zeros(3, 3))], lr=PEAK)
     scheduler = AdaptiveWarmup(opt, 30)
     rates = []
     for t in range(30):
@@ -78,7 +74,16 @@ def test_a_dry_run_without_gradients_advances_and_so_does_a_graph_whose_replays_
         rates.append(scheduler.get_last_lr()[0])
     assert rates[0] == pytest.approx(PEAK / 10)
     assert max(rates) == PEAK
-    assert (scheduler.phase, scheduler.last_epoch) == ("decay", 29 + capturable)  # a dry run's first call is before it
+    assert scheduler.phase == "decay"
+
+
+def test_replayed_updates_are_counted_for_capturable_optimizers() -> None:
+    opt = make_optimizer()
+    opt.param_groups[0]["capturable"] = True
+    scheduler = AdaptiveWarmup(opt, 30)
+    for t in range(10):
+        scheduler.step(falling()(t))  # the graph's replay made the update, and no Python saw it
+    assert scheduler.last_epoch == 10
 
 
 def test_past_the_horizon_the_rate_stays() -> None:

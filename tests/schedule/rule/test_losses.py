@@ -1,4 +1,4 @@
-"""What becomes of the losses it is given."""
+"""What becomes of the losses it is given: whatever they are, the rates are finite and in (0, lr]."""
 
 import math
 import warnings
@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, distribute_tensor
 
 from autowarm import AdaptiveWarmup
 from tests.cases import each
-from tests.schedule.schedule_runs import PEAK, falling, make_optimizer, run
+from tests.schedule.schedule_runs import MODES, PEAK, every_mode, falling, make_optimizer, run
 
 
 def of_micro_batches(scheduler: AdaptiveWarmup, loss: float) -> float:
@@ -163,3 +165,28 @@ def test_a_loss_without_a_value_is_named(shape: tuple[int, ...], method: str, te
     with pytest.raises(ValueError, match="on the meta device and has no value"):
         getattr(scheduler, method)(torch.zeros(shape, device="meta"))
     assert not scheduler.state_dict()["pending"]
+
+
+def in_bounds(rates: list[float]) -> bool:
+    return all(math.isfinite(rate) and 0 < rate <= PEAK for rate in rates)
+
+
+numbers = st.one_of(st.floats(width=64), st.floats(-20, 20), st.sampled_from([0.0, -0.0, 5e-324, 1.7e308, -1.7e308]))
+
+
+@given(losses=st.lists(numbers, min_size=1, max_size=30), name=st.sampled_from(["default", "no ramp"]))
+@pytest.mark.filterwarnings("ignore")
+def test_any_row_of_losses_leaves_the_rates_in_bounds(losses: list[float], name: str) -> None:
+    options = {"peak_gap": None} if name == "no ramp" else {}
+    scheduler = MODES[name](make_optimizer(), len(losses) + 3, max_nonfinite=None, **options)
+    assert in_bounds(run(scheduler, losses.__getitem__, range(len(losses))) + scheduler.get_last_lr())
+
+
+@every_mode
+def test_f_star_above_the_first_loss_is_an_error_and_below_later_ones_is_not(make: Callable) -> None:
+    scheduler, other = (make(make_optimizer(), 40, target_loss=5.0, peak_gap=1.0) for _ in range(2))
+    scheduler.optimizer.step()
+    with pytest.raises(ValueError, match=r"f\(x0\) = 4 is not above the target loss f\* = 5"):
+        scheduler.step(4.0)
+    assert in_bounds(run(other, lambda t: 9.0 - t, range(40)))
+    assert other.phase == "decay"

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD, find_rate
 from autowarm.optim import Together
+from autowarm.rate import RateSearch
 from tests.closures import backward_of
 
 
@@ -51,10 +52,8 @@ def train(model: nn.Module, optimizer: Optimizer, scheduler: Any, steps: int) ->
     for _ in range(steps):
         loss = closure()
         optimizer.step()
-        if isinstance(scheduler, AdaptiveWarmup):
-            scheduler.step(loss.detach())
-        elif scheduler is not None:
-            scheduler.step()
+        if scheduler is not None:
+            scheduler.step(*[loss.detach()] * isinstance(scheduler, AdaptiveWarmup))
         optimizer.zero_grad()
         losses.append(loss.item())
     return losses
@@ -160,8 +159,7 @@ def test_a_closure_that_goes_wrong_is_told_so_and_leaves_nothing_behind(maker: s
 
 
 def test_batches_that_end_too_soon_for_fewer_steps_are_to_start_over() -> None:
-    model, batches = Net(), iter(range(10))
-    closure = closure_of(model)
+    model, batches, closure = (model := Net()), iter(range(10)), closure_of(model)
     with pytest.raises(ValueError, match="the batches ended after 10 of 100 steps: let the closure start over$"):
         find_rate(model, Lion(model.parameters(), lr=1.0), lambda: (next(batches), closure())[1])
 
@@ -318,6 +316,49 @@ def test_groups_keep_their_ratios_by_their_peaks(tensor: bool) -> None:
     np.testing.assert_allclose([row[1] for row in seen], found.rates, rtol=1e-6)
     np.testing.assert_allclose([row[2] for row in seen], 4 * found.rates, rtol=1e-6)
     assert {row[0] for row in seen} == {0.0}
+
+
+SCALERS: dict[str, Callable[[], torch.amp.GradScaler | None]] = {
+    "no scaler": lambda: None,
+    "scaler": lambda: torch.amp.GradScaler("cpu", init_scale=8.0),
+    "disabled scaler": lambda: torch.amp.GradScaler("cpu", enabled=False),
+}
+
+
+@pytest.mark.parametrize("scaling", SCALERS)
+def test_one_bad_batch_changes_nothing_and_a_second_in_a_row_is_a_break(scaling: str) -> None:
+    def search(*bad: int) -> RateSearch:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+        scaler, optimizer = SCALERS[scaling](), torch.optim.AdamW(model.parameters(), lr=1.0)
+        calls = itertools.count()
+
+        def closure() -> torch.Tensor:
+            assert all(p.isfinite().all() for p in model.parameters())
+            now = next(calls)
+            drawn = torch.get_rng_state()
+            x = torch.randn(32, 8)
+            loss = (model(x) - x[:, :1]).square().mean()
+            if now in bad:
+                loss = loss * math.nan
+                torch.set_rng_state(drawn)  # the next batch comes instead
+            (loss if scaler is None else scaler.scale(loss)).backward()
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            return loss
+
+        return find_rate(model, optimizer, closure, total_steps=1000, scaler=scaler)
+
+    clean = search()
+    assert clean.reason is None
+    for bad in ((0,), (40,), (40, 60)):
+        found = search(*bad)
+        np.testing.assert_array_equal(found.losses, clean.losses)
+        assert found.suggestion == clean.suggestion
+    broken = search(40, 41)
+    np.testing.assert_array_equal(broken.losses[:-1], clean.losses[:40])
+    assert math.isnan(broken.losses[-1])
+    assert broken.broken
 
 
 class Growing(nn.Linear):

@@ -122,22 +122,11 @@ def test_a_copy_of_every_kind_goes_on_to_the_bit(how: str, at: int, tensor: bool
 
 
 DAMAGES: list[tuple[str, object]] = [
-    ("base_lrs", [2 * PEAK]),
-    ("groups", []),
-    ("last_epoch", 6),
-    ("pending", [[1.0, 1.0]]),
-    ("said", ["overrun"]),
-    ("settings.div", 9.0),
-    ("clock.made", 1),
-    ("state.share", 0.5),
-    ("state.ended_by", "loss"),
-    ("state.average", 3.0),
-    ("state.ramp", [0, 0.1, 51.0]),
-    ("state.opening", KeyError),
-    ("recovery", 1),
-    ("checksum", None),
+    ("base_lrs", [2 * PEAK]), ("groups", []), ("last_epoch", 6), ("pending", [[1.0, 1.0]]), ("said", ["overrun"]),
+    ("settings.div", 9.0), ("clock.made", 1), ("state.share", 0.5), ("state.ended_by", "loss"), ("state.average", 3.0),
+    ("state.ramp", [0, 0.1, 51.0]), ("state.opening", KeyError), ("recovery", 1), ("checksum", None),
     ("checksum", KeyError),
-]
+]  # fmt: skip
 
 
 @each("tensor", [False, True])
@@ -162,27 +151,25 @@ def test_a_damaged_or_edited_state_is_refused_whole(path: str, value: object, te
     assert run(second, falling(), range(3, 6)) != []
 
 
-OTHERS: dict[str, Callable] = {
-    "CosineAnnealingLR": lambda opt: torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10),
-    "ReduceLROnPlateau": lambda opt: torch.optim.lr_scheduler.ReduceLROnPlateau(opt),
-    "an optimizer": lambda opt: opt,
-}
+def its_optimizer(opt: torch.optim.Optimizer, _: int) -> torch.optim.Optimizer:
+    return opt
 
 
-@pytest.mark.parametrize("other", OTHERS)
-def test_anothers_state_is_refused(other: str) -> None:
+OTHERS = [torch.optim.lr_scheduler.CosineAnnealingLR, torch.optim.lr_scheduler.StepLR, its_optimizer, SpikeGuard]
+
+
+@pytest.mark.parametrize("make", OTHERS, ids=lambda make: make.__name__)
+def test_anothers_state_is_refused(make: Callable) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 50)
     before = saved(scheduler)
-    with pytest.raises(ValueError, match="not the state of AdaptiveWarmup: it is a dictionary of "):
-        scheduler.load_state_dict(OTHERS[other](make_optimizer()).state_dict())
-    with pytest.raises(ValueError, match="not the state of AdaptiveWarmup: it is that of SpikeGuard"):
-        scheduler.load_state_dict(SpikeGuard(make_optimizer(), 50).state_dict())
+    what = "that of SpikeGuard" if make is SpikeGuard else "a dictionary of "
+    with pytest.raises(ValueError, match=f"not the state of AdaptiveWarmup: it is {what}"):
+        scheduler.load_state_dict(make(make_optimizer(), 10).state_dict())
     assert saved(scheduler) == before
 
 
-def test_a_state_of_another_version_is_refused() -> None:
+@each("version", [None, 1, STATE_VERSION - 1, STATE_VERSION + 1])
+def test_a_state_of_another_version_is_refused(version: int | None) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 50)
-    state = scheduler.state_dict()
-    for version in (None, 1, STATE_VERSION - 1, STATE_VERSION + 1):
-        with pytest.raises(ValueError, match=f"has version {version}, and this autowarm reads version "):
-            scheduler.load_state_dict({**state, "version": version})
+    with pytest.raises(ValueError, match=f"has version {version}, and this autowarm reads version "):
+        scheduler.load_state_dict({**scheduler.state_dict(), "version": version})

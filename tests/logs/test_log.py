@@ -20,53 +20,45 @@ def test_a_whole_log_stays_as_it_is() -> None:
     assert repr(log) == "Log('a': 3 losses of 3 updates, peak rate 1)"
 
 
-NAN, INF = math.nan, math.inf
-OVER, AGAIN = (
-    "the log starts over at step {}: the {} losses before are left out",
-    "the run resumed at step {}: the later losses count",
-)
-EACH_FIFTH = [float(step) if step % 5 == 1 else NAN for step in range(1, 32)]
-# By what happened: the steps and losses as they are logged, the updates and losses that they become, and what is said.
-ORDERED: dict[str, tuple[list[int], list[float], list[int], list[float], list[str]]] = {
-    "steps from 0": ([0, 1, 2, 3], [4, 3, 2, 1], [1, 2, 3, 4], [4, 3, 2, 1], []),
-    "steps from 1": ([1, 2, 3, 4], [4, 3, 2, 1], [1, 2, 3, 4], [4, 3, 2, 1], []),
-    "every fifth, from 0": ([4, 9, 14], [3, 2, 1], [5, 10, 15], [3, 2, 1], []),
-    "every fifth, from 1": ([5, 10, 15], [3, 2, 1], [5, 10, 15], [3, 2, 1], []),
-    "a crash after 30, resumed from 15 and logged at other steps": (
-        [1, 10, 20, 30, 15, 25, 35], [9, 8, 7, 6, 0.5, 0.4, 0.3], [1, 10, 15, 25, 35], [9, 8, 0.5, 0.4, 0.3],
-        [AGAIN.format(15)],
-    ),
-    "begun anew": (
-        [*range(1, 5001), *range(1, 301)], [*range(5300)], [*range(1, 301)], [*range(5000, 5300)],
-        [OVER.format(1, "5,000")],
-    ),
-    "begun anew earlier, then resumed": (
-        [50, 10, 20, 30, 15, 25], [*range(6)], [10, 15, 25], [1, 4, 5], [OVER.format(10, 1), AGAIN.format(15)],
-    ),
-    "begun anew, then resumed": (
-        [*range(50), *range(200), 150, 151], [*range(252)], [*range(1, 153)], [*range(50, 200), 250, 251],
-        [OVER.format(0, 50), AGAIN.format(150)],
-    ),
-    "each step twice": (
-        [1, 1, 2, 2, 3, 3], [9, 3, 9, 2, 9, 1], [1, 2, 3], [3, 2, 1], ["3 losses are of a step that comes again"],
-    ),
-    "losses that are not finite, in a whole log": ([1, 2, 3, 4], [3, NAN, INF, 1], [1, 2, 3, 4], [3, NAN, INF, 1], []),
-    "and in a sparse one": ([1, 11, 21, 31], [3, NAN, 2, 1], [1, 21, 31], [3, 2, 1], ["1 losses that are not finite"]),
-    "most of them mark steps without one": (
-        [*range(1, 32)], EACH_FIFTH, [*range(1, 32, 5)], [*range(1, 32, 5)], [],
-    ),
-}  # fmt: skip
+@pytest.mark.parametrize("steps", [[0, 1, 2, 3], [1, 2, 3, 4]])
+def test_steps_count_from_0_or_from_1(steps: list[int]) -> None:
+    assert make_log("a", steps, [4.0, 3.0, 2.0, 1.0]).updates.tolist() == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(("steps", "losses", "updates", "kept", "said"), ORDERED.values(), ids=ORDERED)
-def test_rows_are_put_in_order(
-    steps: list[int], losses: list[float], updates: list[int], kept: list[float], said: list[str]
-) -> None:
-    log = make_log("a", steps, losses)
-    assert log.updates.tolist() in (updates, [1, *updates])
-    assert np.array_equal(log.losses[-len(kept) :], kept, equal_nan=True)
-    assert log.total_steps == updates[-1]
-    assert [one[: len(start)] for one, start in zip(log.notes, said, strict=False)] == said
+def test_every_fifth_step_counts_from_0_if_the_fifth_update_is_step_4() -> None:
+    assert make_log("a", [4, 9, 14], [3.0, 2.0, 1.0]).total_steps == 15
+    assert make_log("a", [5, 10, 15], [3.0, 2.0, 1.0]).total_steps == 15
+
+
+def test_after_a_resume_the_later_rows_count_and_the_old_ones_from_there_on_are_gone() -> None:
+    # The crash came after step 30, the run resumed from 15, and then logged at other steps.
+    log = make_log("a", [1, 10, 20, 30, 15, 25, 35], [9.0, 8.0, 7.0, 6.0, 0.5, 0.4, 0.3])
+    assert log.updates.tolist() == [1, 10, 15, 25, 35]
+    assert log.losses.tolist() == [9.0, 8.0, 0.5, 0.4, 0.3]
+    assert any("resumed at step 15" in note and "later losses count" in note for note in log.notes)
+
+
+def test_a_log_that_starts_over_says_that_the_earlier_rows_are_left_out() -> None:
+    log = make_log("a", [*range(1, 5001), *range(1, 301)], np.arange(5300.0))
+    assert log.losses.tolist() == np.arange(5000.0, 5300.0).tolist()
+    assert log.notes == ("the log starts over at step 1: the 5,000 losses before are left out",)
+    late = make_log("a", [50, 10, 20, 30, 15, 25], np.arange(6.0))
+    assert late.losses[-3:].tolist() == [1.0, 4.0, 5.0]
+    assert late.notes[:2] == (
+        "the log starts over at step 10: the 1 losses before are left out",
+        "the run resumed at step 15: the later losses count",
+    )
+    both = make_log("a", [*range(50), *range(200), 150, 151], np.arange(252.0))
+    assert both.notes == (
+        "the log starts over at step 0: the 50 losses before are left out",
+        "the run resumed at step 150: the later losses count",
+    )
+
+
+def test_a_step_that_comes_again_and_again_keeps_its_last_loss() -> None:
+    log = make_log("a", [1, 1, 2, 2, 3, 3], [9.0, 3.0, 9.0, 2.0, 9.0, 1.0])
+    assert log.losses.tolist() == [3.0, 2.0, 1.0]
+    assert any("3 losses are of a step that comes again" in note for note in log.notes)
 
 
 def test_steps_that_begin_again_after_equal_stretches_are_no_resume() -> None:
@@ -129,6 +121,19 @@ def test_the_noise_is_that_of_the_losses_nearby_and_not_of_the_trend() -> None:
     assert np.median(noise[220:]) == pytest.approx(1.0, rel=0.3)
     assert make_log("a", [1, 2, 3], [3.0, 2.0, 1.0]).noise.tolist() == [0.0, 0.0, 0.0]
     assert len(make_log("a", range(1, 11), [*range(9), math.nan]).noise) == 9
+
+
+def test_losses_that_are_not_finite_stay_in_a_whole_log_and_leave_a_sparse_one() -> None:
+    whole = make_log("a", [1, 2, 3, 4], [3.0, math.nan, math.inf, 1.0])
+    assert np.isfinite(whole.losses).tolist() == [True, False, False, True]
+    sparse = make_log("a", [1, 11, 21, 31], [3.0, math.nan, 2.0, 1.0])
+    assert sparse.updates.tolist() == [1, 21, 31]
+    assert any("1 losses that are not finite are left out" in note for note in sparse.notes)
+
+
+def test_where_most_losses_are_nan_they_mark_steps_without_one() -> None:
+    losses = [float(step) if step % 5 == 1 else math.nan for step in range(1, 32)]
+    assert make_log("a", range(1, 32), losses).updates.tolist() == list(range(1, 32, 5))
 
 
 def test_rates_have_steps_of_their_own_and_are_known_at_every_update() -> None:

@@ -13,12 +13,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple, NoReturn
 
-__all__ = ["Ended", "Launcher", "Started", "clean_environment", "free_port", "rank_environment"]
+__all__ = ["Ended", "Launcher", "Started", "clean_environment", "free_port", "leave", "rank_environment", "results"]
 
 
 class Ended(NamedTuple):
@@ -70,6 +71,11 @@ class Launcher:
         """The same command once for each environment, at the same time."""
         return self.start_together(command, environments).wait()
 
+    def run_ranks(self, ranks: int, command: Sequence[str | Path], port: int = 0) -> None:
+        """A script as so many ranks of one run, none of which may fail. Ranks that meet in a file need no port."""
+        ended = self.run_together(command, [rank_environment(rank, ranks, port) for rank in range(ranks)])
+        assert not any(one.status for one in ended), "".join(one.stderr[-6000:] for one in ended)
+
     def start_together(self, command: Sequence[str | Path], environments: Sequence[Mapping[str, str]]) -> "Started":
         """As `run_together`, but not waited for: nothing else can be started before it is."""
         jobs = []
@@ -99,7 +105,7 @@ def clean_environment(home: Path) -> dict[str, str]:
 
 
 def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """What torchrun tells each process of a run on one machine. Ranks that meet in a file need no port."""
+    """What torchrun tells each process of a run on one machine."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
     return {name: str(value) for name, value in numbers.items()} | {
         "MASTER_ADDR": "127.0.0.1",
@@ -112,6 +118,30 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
+
+
+def leave(folder: str | Path, found: Any, name: str = "") -> NoReturn:
+    """Write what a rank has found, whole or not at all, and go when the others' is there, too.
+
+    A rank that leaves while another is still reading from it can take it down: all wait, by no collective.
+    """
+    import torch  # which not every launcher's children need
+    import torch.distributed as dist
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    part = Path(folder, f"{name}{rank}.part")
+    torch.save(found, part)
+    part.rename(part.with_suffix(".pt"))
+    while not all(Path(folder, f"{name}{other}.pt").exists() for other in range(ranks)):
+        time.sleep(0.02)
+    os._exit(0)
+
+
+def results(folder: Path, ranks: int = 2, name: str = "") -> list[Any]:
+    """What each rank has left."""
+    import torch
+
+    return [torch.load(folder / f"{name}{rank}.pt", weights_only=True) for rank in range(ranks)]
 
 
 def _serve(imports: Sequence[str]) -> None:
@@ -150,7 +180,7 @@ def _fork(job: dict) -> int:
         os.dup2(stderr, 1)
         os.environ.update(job["environment"])
         script = job["command"][0]
-        sys.argv, sys.path[0] = job["command"], str(Path(script).parent)
+        sys.argv, sys.path[:1] = job["command"], [str(Path(script).parent), str(Path(__file__).parents[1])]
         runpy.run_path(script, run_name="__main__")
         status = 0
     except SystemExit as ended:

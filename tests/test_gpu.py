@@ -55,6 +55,18 @@ def weights(model: nn.Module) -> list[Tensor]:
     return [p.detach().cpu().clone() for p in model.parameters()]
 
 
+def trained(
+    make: Callable, device: str, steps: int = 4, compiled: Callable = lambda opt: opt.step, **options: Any
+) -> list[Tensor]:
+    """The weights after these steps, the same on every device."""
+    model = network(device)
+    step = compiled(make(model, **options))
+    for turn in range(steps):
+        set_gradients(model, turn)
+        step()
+    return weights(model)
+
+
 @on_each_device
 @with_each_optimizer
 def test_a_state_loaded_by_way_of_the_processor_goes_on_to_the_bit(make: Callable, device: str, tmp_path: Path) -> None:
@@ -80,17 +92,9 @@ def test_a_state_loaded_by_way_of_the_processor_goes_on_to_the_bit(make: Callabl
 @on_each_device
 @with_each_optimizer
 def test_an_optimizer_steps_as_on_the_processor(make: Callable, device: str) -> None:
-    ended = []
-    for where in ("cpu", device):
-        model = network(where)
-        options = {"dtype": torch.float32} if make is OPTIMIZERS["muon"] else {}
-        opt = make(model, lr=0.01, **options)
-        for step in range(4):
-            set_gradients(model, step)
-            opt.step()
-        ended.append(weights(model))
-    for here, there in zip(*ended, strict=True):
-        torch.testing.assert_close(there, here, rtol=1e-3, atol=1e-4)
+    options = {"dtype": torch.float32} if make is OPTIMIZERS["muon"] else {}
+    here, there = (trained(make, where, lr=0.01, **options) for where in ("cpu", device))
+    torch.testing.assert_close(there, here, rtol=1e-3, atol=1e-4)
 
 
 @on_each_device
@@ -187,8 +191,7 @@ def test_a_hundred_replays_are_a_hundred_steps_to_the_bit(make: Callable) -> Non
         for scheduler in schedulers:
             scheduler.step(loss)
     assert torch.equal(*rates)
-    for here, there in zip(weights(eager), weights(captured), strict=True):
-        assert torch.equal(here, there)
+    assert all(map(torch.equal, weights(eager), weights(captured)))
     assert not torch.equal(weights(eager)[0], weights(network("cuda"))[0])
 
 
@@ -196,22 +199,15 @@ def test_a_hundred_replays_are_a_hundred_steps_to_the_bit(make: Callable) -> Non
 @on_each_device
 @pytest.mark.parametrize("make", [Muon.from_model, Lion.from_model], ids=["muon", "lion"])
 def test_a_compiled_step_is_the_step(make: Callable, device: str) -> None:
+    def compiled(opt: torch.optim.Optimizer) -> Callable:
+        how = {"backend": "eager"} if device == "cpu" else {"options": {"loop_ordering_after_fusion": False}}
+        return torch.compile(opt.step, fullgraph=True, **how)  # docs/optimizers.md says what the option is for
+
     torch.compiler.reset()
-    ended = []
-    for compiles in (False, True):
-        model = network(device)
-        opt = make(model, lr=torch.tensor(0.01, device=device))
-        step = opt.step
-        if compiles:
-            how = {"backend": "eager"} if device == "cpu" else {"options": {"loop_ordering_after_fusion": False}}
-            step = torch.compile(opt.step, fullgraph=True, **how)  # docs/optimizers.md says what the option is for
-        for turn in range(3):
-            set_gradients(model, turn)
-            step()
-        ended.append(weights(model))
-    for plain, compiled in zip(*ended, strict=True):
-        # Muon's products run in bfloat16, in which a fused kernel rounds less often.
-        torch.testing.assert_close(compiled, plain, rtol=1e-2, atol=1e-3)
+    plain = trained(make, device, 3, lr=torch.tensor(0.01, device=device))
+    ended = trained(make, device, 3, compiled, lr=torch.tensor(0.01, device=device))
+    # Muon's products run in bfloat16, in which a fused kernel rounds less often.
+    torch.testing.assert_close(ended, plain, rtol=1e-2, atol=1e-3)
 
 
 @pytest.fixture
@@ -241,8 +237,7 @@ def test_a_group_of_one_rank_changes_nothing(
             opt.step()
             scheduler.step(torch.tensor(3.0 - 0.2 * step, device=device))
         ended.append(weights(model))
-    for alone, shared in zip(*ended, strict=True):
-        torch.testing.assert_close(shared, alone, rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(*ended, rtol=1e-2, atol=1e-3)
 
 
 @on_each_device
@@ -265,12 +260,12 @@ def test_an_update_with_a_gradient_that_is_not_finite_is_skipped_without_a_wait(
 @on_each_device
 @pytest.mark.parametrize("tensor_rate", [False, True] if GPU else [True])  # tests/schedule/recovery has the other
 def test_a_run_recovers_from_a_bad_batch_and_is_the_same_without_one(device: str, tensor_rate: bool) -> None:
-    def trained(**options: Any) -> Run:
+    def run(**options: Any) -> Run:
         return quiet(Run("lion", tensor=tensor_rate, device=device, **options))
 
-    healthy, watched = trained(), trained(recover=True)
+    healthy, watched = run(), run(recover=True)
     assert watched.scheduler.recoveries == []
     assert all(torch.equal(a, b) for a, b in zip(healthy.weights(), watched.weights(), strict=True))
-    bad, recovered = trained(faults={250: "bad"}), trained(faults={250: "bad"}, recover=True)
+    bad, recovered = run(faults={250: "bad"}), run(faults={250: "bad"}, recover=True)
     assert len(recovered.scheduler.recoveries) == 1
     assert lost(recovered, healthy) < 0.08 < 0.12 < lost(bad, healthy)

@@ -9,14 +9,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import autowarm
-from autowarm import geometry
+from autowarm import geometry, theory
 from autowarm.geometry import total_kappa
 from autowarm.lab.commands import main
+from autowarm.schedule import Profile, calibrate, objective
+from autowarm.smoothness import Probe, fit, sharpness
 
 LETTER = "Dear reader,\nthis is a letter.\n"
 LENGTHS = ["warmup_steps", "num_warmup_steps", "warmup_ratio", "warmup_iters", "warm_up_epochs", "n_warmup"]
@@ -86,8 +89,18 @@ API = {
     "AdaptiveWarmup(opt, 100, peak_gap=0.0)": "peak_gap must be positive and finite, got 0.0",
     "AdaptiveWarmup(opt, 100, smoothing=50)": "smoothing|share of the run",
     "AdaptiveWarmup(opt, 100, smoothing=1.0)": "smoothing is a share of the run, in [0, 1), got 1.0",
-    'AdaptiveWarmup(opt, 100, trained="yes")': "trained|True, False",
-    'AdaptiveWarmup(opt, 100, recover="always")': 'recover|"warn"',
+    'AdaptiveWarmup(opt, 100, trained="yes")': "trained must be True, False, or None|got 'yes'",
+    "AdaptiveWarmup(opt, 100, trained=1)": "trained must be True, False, or None|got 1",
+    **{f"AdaptiveWarmup(opt, 100, recover={given})": f'recover must be True, False, or "warn" to warn only, got {given}' for given in ("'on'", 1)},
+    **{f"SpikeGuard(opt, 100, recover={given})": "recover must be True, " for given in ("'on'", 1, False)},
+    **{f"SpikeGuard(opt, {given})": f"total_steps must be a whole number of updates ≥ 1|, got {given}" for given in (0, 2.5, "'100'", True)},
+    "SpikeGuard(opt, 100, veto=-1)": "veto must be a positive number of standard deviations, such as 6, got -1",
+    "SpikeGuard(opt, 100, veto=6.0)": "give Muon skip_outliers=6 in place of SpikeGuard's veto",
+    "SpikeGuard(opt, None).load_state_dict(SpikeGuard(opt, None).state_dict() | {'updates': 3})": "the SpikeGuard state is damaged",
+    "SpikeGuard(opt, None).load_state_dict(sched.state_dict())": "not the state of SpikeGuard: it is that of AdaptiveWarmup",
+    **{f"AdaptiveWarmup(opt, 100, momentum={given})": "momentum is (at the start, at the peak|in [0, 1), got " for given in (0.9, (0.9,), (0.9, 1.0), (0.9, "x"), (True, 0.9), (0.1, 0.2, 0.3, 0.4))},
+    **{f"AdaptiveWarmup(Lion([{{'params': [*net.parameters()], 'warmup': {given}}}]), 60)": f"group 0 has warmup={given}: it must be True or False" for given in ("'no'", 0, None)},
+    "AdaptiveWarmup(torch.optim.Adagrad(net.parameters()), 9, momentum=(0.85, 0.95))": "the groups of Adagrad have no momentum and no betas",
     "AdaptiveWarmup(opt, 100, max_nonfinite=0)": "max_nonfinite|at least 1",
     'AdaptiveWarmup(opt, 100, geometry="muon")': "geometry 'muon'|'spectral'",
     "AdaptiveWarmup(opt, 100, chance_loss=-1)": "chance_loss|positive",
@@ -122,10 +135,7 @@ API = {
     "Muon(net.parameters(), 1e-3)": "Muon.from_model(model)",
     "Muon.from_model(net.parameters(), lr=1e-3)": "pass the model",
     **{f"{name}.from_model(net.named_parameters(), lr=1e-3)": NO_MODEL for name in OUR_OPTIMIZERS},
-    **{
-        f"Lion.from_model({given}, lr=1e-3)": NO_MODEL
-        for given in ("[*net.parameters()]", "net.state_dict()", "net[0].weight", "Muon")
-    },
+    **{f"Lion.from_model({given}, lr=1e-3)": NO_MODEL for given in ("[*net.parameters()]", "net.state_dict()", "net[0].weight", "Muon")},
     **{
         f"{name}.from_model(net, {arg}='1e-3')": f"{arg}='1e-3' {A_TEXT}"
         for name in OUR_OPTIMIZERS
@@ -157,7 +167,7 @@ API = {
     "find_rate(net, opt, lambda: None)": "return the loss",
     'replay("missing.csv")': "missing.csv",
     "replay(folder)": "trainer_state.json|name a file",
-    "replay([3.0, 2.0])": "(steps, losses)|got list",
+    "replay([3.0, 2.0])": "give a file, a Log, a DataFrame, or a tuple (steps, losses)|got list",
     "replay(([1, 2], [3.0]))": "two lists of one length",
     "replay(([1, 2], [3.0, 2.0]), warmup_steps=10)": "no warmup_steps|max_warmup",
     "replay(text)": "no column looks like a training loss|two columns, step and loss|Dear reader",
@@ -170,16 +180,99 @@ API = {
     'WarmupTrainer(net, args(folder), optim="muon", optimizers=(opt, None))': "give one of them",
     'WarmupTrainer(net, args(folder), optimizers=(opt, sched), warmup={"decay": "wsd"})': "warmup= and a scheduler were given: pass the options to AdaptiveWarmup",
     'transformers.optimizer_by_name("muon", args(folder, optim_args="momentum"))': "optim_args='momentum' must read like",
-    **{
-        f"WarmupTrainer(net, args(folder), warmup={given})": 'takes options of AdaptiveWarmup, such as {"max_warmup": 0.1}, got '
-        for given in (10, "'linear'", [("decay", "wsd")])
-    },
+    **{f"WarmupTrainer(net, args(folder), warmup={given})": 'takes options of AdaptiveWarmup, such as {"max_warmup": 0.1}, got ' for given in (10, "'linear'", [("decay", "wsd")])},
     "WarmupScheduler(Accelerator(cpu=True), opt, 9, log_every=0)": "log_every counts updates and must be at least 1, or None, got 0",
     "attach(Trainer(net, args(folder)), max_warmpu=9)": "do you mean max_warmup?",
     "rate_of_module(net, None)": "find_rate(trainer, module, train_dataloaders)",
     'total_kappa(net, "sign")': "model.parameters()",
     "geometry.Spectral(radius=0)": "radius|positive",
-}
+    **{f"replay(([1, 2, 3], [3.0, 2.0, 1.0]), {given})": words for given, words in {
+        "max_warmup=0.0": "max_warmup is a share of the run",
+        "geometry='muon'": "unknown geometry 'muon'",
+        "geometry='sign'": "geometry='sign' calibrates with the κ of a model|give kappa, too",
+        "recover=True": "without an optimizer, AdaptiveWarmup has no recover: give some of|trained",
+    }.items()},
+    **{f"AdaptiveWarmup(opt, 100, decay=lambda p: {given})": words for given, words in {
+        "p": "1 at p = 0 and within [0, 1]|gives 0 at p = 0",
+        "1 - 2 * p": "a decay function maps|gives -0.02 at p = 0.51",
+        "1 + 12 * p * (0.5 - p) * (1 - p)": "a decay function maps|gives 1.0|at p = 0.01",
+        "torch.cos(p)": "a decay function maps a float to a float; this one raised: cos",
+    }.items()},
+    **{f"calibrate(**{{'gap0': 8.0, 'lr': 1e-3, 'div': 100.0, 'kappa': 1e3}} | {given})": words for given, words in {
+        "{'gap0': 0.0}": "first gap|must be positive",
+        "{'lr': -1.0}": "lr must be positive and finite, got -1.0",
+        "{'div': 0.5}": "div must be greater than 1",
+        "{'kappa': 0.0}": "kappa and sigma_f2 must be positive and finite, got 0.0",
+        "{'sigma_f2': math.inf}": "kappa and sigma_f2 must be positive and finite",
+        "{'rho': 1.0}": "rho must be above 1",
+        "{'candidates': 0}": "candidates must be at least 1, got 0",
+        "{'target': 'linear'}": 'target must be "warmup-decay"',
+        "{'target': 'linear-exp'}": "unknown decay 'exp'",
+        "{'target': 'wsd-linear'}": "unknown warmup 'wsd'",
+    }.items()},
+    "objective([8.0], 8.0, div=10.0, kappa=1.0)": "between 0 and the first gap 8.0",
+    "objective([4.0], 8.0, div=0.5, kappa=1.0)": "div must be greater than 1",
+    **{f"Profile(**{{'lr': 1e-3, 'div': 100.0, 'gap0': 8.0, 'peak_gap': 2.0}} | {given})": words for given, words in {
+        "{'lr': 0.0}": "lr must be positive and finite, got 0.0",
+        "{'lr': math.inf}": "lr must be positive and finite, got inf",
+        "{'div': 1.0}": "div must be greater than 1 and finite, got 1.0",
+        "{'gap0': -2.0}": "first gap|must be positive and finite, got -2.0",
+        "{'gap0': math.nan}": "first gap|got nan",
+        "{'peak_gap': 0.0}": "peak_gap must lie between 0 and the first gap 8.0, got 0.0",
+        "{'peak_gap': 8.0}": "peak_gap must lie between 0 and the first gap 8.0, got 8.0",
+        "{'rho': 1.0}": "no peak",
+        "{'rho': math.inf}": "above 1 and finite",
+        "{'rho': 2000.0}": "beyond floating point",
+    }.items()},
+    "fit([1, 2], [1, 2, 3])": "one length",
+    "fit([1, 2, math.nan], [1, 2, 3])": "finite",
+    "fit([1, 2, 2], [1, 2, 3])": "more than 2 different gaps",
+    "fit([1, 2, 3], [1, 2, 3], 'cubic')": "unknown model 'cubic'",
+    "fit([-1, 2, 3, 4], [1, 2, 3, 4], 'power')": "gaps above 0",
+    "fit([-1, 2, 3, 4], [1, 2, 3, 4], 'assumption')": "gaps above 0",
+    "fit([1, 2, 3], [1, 2, 3], 'linear', rho=2)": "'linear' has none to set",
+    "fit([1, 2, 3], [1, 2, 3], 'power', rho=-1)": "rho must be positive",
+    **{f"sharpness(lambda: {given}, [w])": words for given, words in {
+        "None": "the loss is a NoneType: let its function return a tensor, without backward",
+        "3.0": "the loss is a float",
+        "w.square().sum().item()": "the loss is a float",
+        "w.square().sum().backward()": "the loss is a NoneType",
+        "[w.square().sum()]": "the loss is a list",
+        "w.square()": "the loss has shape (4, 4): it is to be one element",
+        "w.square().sum().detach()": "the loss has no graph|with gradients on",
+        "torch.ones(())": "the loss has no graph",
+    }.items()},
+    "Probe(net, opt, every=0)": "every must be at least 1",
+    **{f"theory.Smoothness({given})": words for given, words in {
+        "2.0, -1.0, 0.0, 1.0": "K0", "2.0, 1.0, -1.0, 1.0": "K1", "2.0, 1.0, 0.0, math.inf": "K_rho",
+        "2.0, math.nan, 0.0, 1.0": "K0", "0.0, 1.0, 0.0, 1.0": "rho", "2.0, 0.0, 0.0, 0.0": "all zero",
+    }.items()},
+    "K(-1e-3)": "negative",
+    "K(np.array([1.0, -1.0]))": "negative",
+    "theory.Smoothness(1.0, 1.0, 0.0, 1.0).lambda_max": "rho > 1",
+    "K.from_gradient_norm(2.0, 1.0, 1.0)": "0 < rho < 2",
+    "K.from_gradient_norm(1.0, 1.0, -1.0)": "L_rho",
+    "theory.theorem_1_rate(1.0, K, 0.0)": "D must be positive",
+    "theory.theorem_1_rate(1.0, K, math.inf)": "D must be positive",
+    "theory.theorem_1_rate(-1.0, K, 1.0)": "never negative",
+    "theory.decay_only_rate(1.0, K, 1.0, 0.0)": "gap0 must be positive",
+    "theory.theorem_2_rate(1.0, K, 0.0)": "weight_decay must be positive",
+    "theory.weight_decay_limit(-1.0, 1.0)": "never negative",
+    "theory.polyak_rate(-1.0, 1.0)": "never negative",
+    "theory.warmup_only_rate(-1.0, K)": "never negative",
+    "theory.polyak_rate(np.array([1.0, 1.0]), np.array([1.0, 0.0]))": "gradient is 0",
+    **{f"theory.CompositeProblem(**{{'geometry': geometry.Frobenius(), 'x_star': w.double()}} | {given})": words for given, words in {
+        "{'x_star': w}": "float64", "{'geometry': geometry.Spectral('original')}": "numeric radius",
+        "{'geometry': 'sign'}": "Frobenius, Sign or Spectral", "{'scale': 0.0}": "scale > 0",
+        "{'ripple': 1.0}": "ripple < 1", "{'frequency': -1.0}": "frequency > 0",
+        "{'features': torch.eye(4).double()}": "16 columns",
+    }.items()},
+    **{f"theory.barrier({given})": "ρ = 1 + 2/p" for given in ("0.0", "1e-3", "math.inf", "math.nan")},
+    "theory.FiniteSum([])": "share",
+    "theory.FiniteSum([theory.CompositeProblem(geometry.Frobenius(), x * w.double()) for x in (1, 2)])": "share",
+    "theory.FiniteSum([theory.CompositeProblem(geometry.Sign(), w.double())])": "share",
+    "theory.regression_family(torch.eye(3).double(), torch.zeros(3).double(), theory.barrier()).radius(torch.ones(3).double())": "start nearer",
+}  # fmt: skip
 
 COMMANDS = {
     "replya log.csv": "did you mean 'replay'",
@@ -226,7 +319,8 @@ def names(folder: Path) -> dict[str, Any]:
     (folder / "letter.txt").write_text(LETTER)
     return {
         **{name: getattr(autowarm, name) for name in autowarm.__all__},
-        "math": math, "torch": torch, "geometry": geometry, "total_kappa": total_kappa, "net": net, "folder": folder,
+        "math": math, "np": np, "torch": torch, "geometry": geometry, "theory": theory, "K": theory.Smoothness(1.7, 2.0, 0.3, 5.0),
+        "w": net[0].weight, "calibrate": calibrate, "objective": objective, "Profile": Profile, "fit": fit, "sharpness": sharpness, "Probe": Probe, "total_kappa": total_kappa, "net": net, "folder": folder,
         "opt": autowarm.Muon.from_model(net, lr=1e-3),
         "sched": autowarm.AdaptiveWarmup(autowarm.Muon.from_model(net, lr=1e-3), 100),
         "loader": torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2),

@@ -40,7 +40,7 @@ class Model(torch.nn.Module):
 
 model = Model()
 optimizer = Muon.from_model(model, lr=1e-2)
-loader = [(torch.randn(32, 8), torch.randint(4, (32,))) for _ in range(400)]
+loader = [(torch.randn(32, 8), torch.randint(4, (32,))) for _ in range(200)]
 """,
 }
 

@@ -1,6 +1,5 @@
 """Two processes: forked, which takes a moment, and in the long tests by the launchers people use."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.programs import Launcher, free_port, rank_environment
+from tests.programs import Launcher, free_port, results
 
-HERE = Path(__file__).parent / "ranks"
+HERE, ROOT = Path(__file__).parent / "ranks", Path(__file__).parents[2]
 LAUNCHERS = {
     # Without MPI `--cpu` starts one process, whatever the number. `--multi_gpu` starts two; the script asks for CPUs.
     "accelerate launch": [
@@ -39,16 +38,15 @@ class TwoProcesses:
         """
         port = free_port()
         if by == "forked":
-            environments = [rank_environment(rank, 2, port) for rank in (0, 1)]
-            ranks = self._launcher().run_together([HERE / script, folder], environments)
-            assert [rank.status for rank in ranks] == [0, 0], "".join(rank.stderr[-6000:] for rank in ranks)
+            self._launcher().run_ranks(2, [HERE / script, folder], port)
         else:
             launch = [] if by == "itself" else ["-m", *LAUNCHERS[by], str(port)]
-            environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+            path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+            environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
             command = [sys.executable, *launch, str(HERE / script), str(folder)]
             done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200)
             assert done.returncode == 0, done.stderr[-6000:]
-        return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+        return results(folder)
 
 
 @pytest.fixture(scope="session")

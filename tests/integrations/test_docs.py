@@ -1,12 +1,10 @@
 """The snippets of docs/integrations.md run; the recipes in examples/recipes fit what they are written for."""
 
-import importlib.util
 import io
 import re
 import sys
 import types
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,8 +30,7 @@ STEPS, LR = 12, 0.02
 @pytest.mark.parametrize("code", [code for kind, code in BLOCKS if kind == "python"])
 def test_a_snippet_runs(code: str, fresh_accelerate: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         exec(compile(code, "integrations.md", "exec"), {"__name__": "__main__"})
 
 
@@ -95,7 +92,7 @@ def test_timms_layer_decay() -> None:
     assert opt.param_groups[0]["lr"] == 4 * opt.param_groups[1]["lr"]
 
 
-# torchtitan as it is documented, for where it is not installed.
+# torchtitan as it is documented: it needs GPUs to be made, and is no requirement of ours.
 
 
 class ContainerAsDocumented:
@@ -108,114 +105,73 @@ class ContainerAsDocumented:
 
     schedulers: list[LRScheduler]
 
-    def __iter__(self) -> Any:
-        return iter(self.schedulers)
-
-    def __len__(self) -> int:
-        return len(self.schedulers)
-
-    def get_metrics(self) -> dict[str, float]:
-        return {f"lr/{i}": scheduler.get_last_lr()[0] for i, scheduler in enumerate(self.schedulers)}
-
     def step(self) -> None:
         for scheduler in self.schedulers:
             scheduler.step()
 
 
 class TrainerAsDocumented:
-    """One step of its Trainer: each micro-batch's loss is its share of the update's."""
+    """Of its Trainer a step of two micro-batches: the loss of each is its share of the update's."""
 
     @dataclass(kw_only=True, slots=True)
     class Config:
         pass
 
-    def forward_backward_step(self, *, input_dict: Any, labels: Any, global_valid_tokens: Any) -> torch.Tensor:
-        inputs, labels, extra = self.post_dataloading_process(input_dict, labels)
-        return self.fwd_bwd_fn(inputs, labels, global_valid_tokens, extra)
+    gradient_accumulation_steps = 2
+    parallel_dims = SimpleNamespace(pp_enabled=False, get_optional_mesh=lambda name: None)
 
-    def train_step(self, data: Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]) -> None:
-        self.optimizers.zero_grad()
-        self.lr_schedulers.get_metrics()
-        batches = [next(data) for _ in range(self.gradient_accumulation_steps)]
-        tokens = sum(labels.numel() for _, labels in batches)
-        for inputs, labels in batches:
-            self.forward_backward_step(input_dict=inputs, labels=labels, global_valid_tokens=tokens)
-        self.optimizers.step()
-        self.lr_schedulers.step()
+    def __init__(self, model: nn.Module, optimizers: list[torch.optim.Optimizer], lr_schedulers: Any) -> None:
+        self.model, self.optimizers, self.lr_schedulers = model, optimizers, lr_schedulers
 
-
-class OptimizersAsDocumented(list):
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        for one in self:
-            one.zero_grad(set_to_none)
-
-    def step(self) -> None:
-        for one in self:
-            one.step()
-
-
-INSTALLED = importlib.util.find_spec("torchtitan") is not None
-
-
-@pytest.fixture(params=["as documented", *(["installed"] if INSTALLED else [])])
-def torchtitan(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The names that the recipe makes."""
-    if request.param == "as documented":
-        stand_ins = {
-            "torchtitan": {},
-            "torchtitan.components": {},
-            "torchtitan.components.optimizer": {"LRSchedulersContainer": ContainerAsDocumented},
-            "torchtitan.trainer": {"Trainer": TrainerAsDocumented},
-        }
-        for name, names in stand_ins.items():
-            module = types.ModuleType(name)
-            vars(module).update(names)
-            monkeypatch.setitem(sys.modules, name, module)
-    return block("AdaptiveWarmups")
-
-
-def bare_trainer(names: dict[str, Any], model: nn.Module, optimizers: Any) -> Any:
-    """Its trainer without what wants GPUs and files, and with a loss of ours; the steps it takes are its own."""
-    trainer = object.__new__(names["WarmupTrainer"])
-    trainer.model_parts, trainer.optimizers = [model], optimizers
-    trainer.lr_schedulers = names["AdaptiveWarmups"].Config().build(optimizers=optimizers, training_steps=STEPS)
-    trainer.gradient_accumulation_steps, trainer.num_pipeline_parallel_microbatches = 2, 1
-    trainer.device, trainer.step, trainer.ntokens_seen = torch.device("cpu"), 0, 0
-    trainer.parallel_dims = SimpleNamespace(
-        pp_enabled=False, dp_enabled=False, dp_cp_enabled=False, ep_enabled=False, get_optional_mesh=lambda name: None
-    )
-    trainer.config = SimpleNamespace(training=SimpleNamespace(max_norm=1e6, disable_cuda_graphs=True))
-    trainer.metrics_processor = SimpleNamespace(should_log=lambda step: False)
-    trainer.checkpointer = SimpleNamespace(maybe_wait_for_staging=lambda: None)
-    trainer.post_dataloading_process = lambda inputs, labels: (inputs["i"], labels, {})
-
-    def forward_backward(i: torch.Tensor, labels: torch.Tensor, tokens: torch.Tensor, extra: Any) -> torch.Tensor:
-        loss = micro_loss(model, int(i)) * labels.numel() / tokens
+    def forward_backward_step(self, *, input_dict: int, labels: torch.Tensor, global_valid_tokens: int) -> torch.Tensor:
+        loss = micro_loss(self.model, input_dict) * labels.numel() / global_valid_tokens
         loss.backward()
         return loss
 
-    trainer.fwd_bwd_fn = forward_backward
-    return trainer
+    def train_step(self, t: int) -> None:
+        for one in self.optimizers:
+            one.zero_grad()
+        for i in (2 * t, 2 * t + 1):
+            self.forward_backward_step(input_dict=i, labels=torch.zeros(8), global_valid_tokens=16)
+        for one in self.optimizers:
+            one.step()
+        self.lr_schedulers.step()
+
+
+@pytest.fixture
+def torchtitan(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names that the recipe makes."""
+    stand_ins = {
+        "torchtitan": {},
+        "torchtitan.components": {},
+        "torchtitan.components.optimizer": {"LRSchedulersContainer": ContainerAsDocumented},
+        "torchtitan.trainer": {"Trainer": TrainerAsDocumented},
+    }
+    for name, names in stand_ins.items():
+        module = types.ModuleType(name)
+        vars(module).update(names)
+        monkeypatch.setitem(sys.modules, name, module)
+    return block("AdaptiveWarmups")
 
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_torchtitan(others: int, torchtitan: dict[str, Any], tmp_path: Path) -> None:
     """With an optimizer of biases, say, whose rate keeps its ratio."""
+    model, opt = make_parts("lion")
+    optimizers = [opt, *(torch.optim.AdamW([nn.Parameter(torch.ones(5))], lr=LR / 4) for _ in range(others))]
 
     def made() -> Any:
-        model, opt = make_parts("lion")
-        more = [torch.optim.AdamW([nn.Parameter(torch.ones(5))], lr=LR / 4) for _ in range(others)]
-        return bare_trainer(torchtitan, model, OptimizersAsDocumented([opt, *more]))
+        schedulers = torchtitan["AdaptiveWarmups"].Config().build(optimizers=optimizers, training_steps=STEPS)
+        return torchtitan["WarmupTrainer"](model, optimizers, schedulers)
 
     trainer, rates = made(), []
     for t in range(STEPS):
         if t in (4, 9):  # saved and loaded as torchtitan does it; the weights go on
-            model, optimizers = trainer.model_parts[0], trainer.optimizers
             dcp.save({"lr_scheduler": trainer.lr_schedulers}, checkpoint_id=tmp_path / f"{t}", no_dist=True)
-            trainer = bare_trainer(torchtitan, model, optimizers)
+            trainer = made()
             dcp.load({"lr_scheduler": trainer.lr_schedulers}, checkpoint_id=tmp_path / f"{t}", no_dist=True)
         rates.append(trainer.lr_schedulers.schedulers[0].get_last_lr()[0])
         assert all(rates[-1] == 4 * one.get_last_lr()[0] for one in trainer.lr_schedulers.schedulers[1:])
-        trainer.train_step(iter([({"i": torch.tensor(2 * t + i)}, torch.zeros(8, dtype=torch.long)) for i in (0, 1)]))
-    assert [one.last_epoch for one in trainer.lr_schedulers] == [STEPS] * (1 + others)
+        trainer.train_step(t)
+    assert [one.last_epoch for one in trainer.lr_schedulers.schedulers] == [STEPS] * (1 + others)
     assert rates == train(*make_parts("lion"), micro_loss, 2)

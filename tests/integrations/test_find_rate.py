@@ -7,19 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
 from lightning.pytorch.callbacks import BaseFinetuning, GradientAccumulationScheduler
 from torch import nn
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer
+from transformers import Trainer
 
 from autowarm import AdaptiveWarmup, Muon
 from autowarm import find_rate as plain_find_rate
 from autowarm.integrations import lightning, transformers
-from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
+from autowarm.integrations.lightning import WarmupCallback, pl
 from autowarm.integrations.transformers import WarmupTrainer
 
-from .lightning.test_lightning import QUIET
+from .lightning.test_lightning import QUIET, Around
+from .llama import make_data, make_model
 from .transformers.test_transformers import make_args
 
 DATA = torch.randn(640, 8, generator=torch.Generator().manual_seed(3))
@@ -41,19 +44,9 @@ class Net(nn.Module):
         return {"loss": (y - x).square().mean(), "logits": y}
 
 
-class Module(pl.LightningModule):
+class Module(Around):
     def __init__(self, dropout: float = 0.1) -> None:
-        super().__init__()
-        self.net = Net(dropout)
-
-    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
-        loss = self.net(batch)["loss"]
-        self.log("loss", loss)
-        return loss
-
-    def configure_optimizers(self) -> Any:
-        opt = Muon.from_model(self.net, lr=LR)
-        return {"optimizer": opt, "lr_scheduler": scheduler_config(AdaptiveWarmup(opt, 10))}
+        super().__init__(Net(dropout), lambda net: AdaptiveWarmup(Muon.from_model(net, lr=LR), 10))
 
 
 def content(model: nn.Module) -> list[bytes]:
@@ -144,7 +137,7 @@ def test_a_trainer_trains_afterwards_as_if_nothing_had_been(trainer: Any, tmp_pa
 def test_lightning_searches_with_the_accumulation_that_a_callback_sets(longest: int) -> None:
     def search(**options: Any) -> Any:
         trainer = trainer_of(max_steps=longest, max_epochs=5, **{"callbacks": []} | options)
-        return lightning.find_rate(trainer, Module(dropout=0.0), DataLoader(DATA, BATCH), steps=60)
+        return lightning.find_rate(trainer, Module(dropout=0.0), DataLoader(DATA, BATCH), steps=25)
 
     found = search(callbacks=[GradientAccumulationScheduler({0: 4, 3: 2})])
     np.testing.assert_array_equal(found.losses, search(accumulate_grad_batches=4).losses)
@@ -244,20 +237,16 @@ def test_a_given_optimizer_gets_its_rates_back(as_tensor: bool, kind: type[Train
 
 
 def test_the_trainers_noise_in_embeddings_ends_with_the_search(tmp_path: Path) -> None:
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
-                                         num_attention_heads=2))  # fmt: skip
-    ids = torch.randint(32, (256, 12))
+    model, data = make_model(), make_data(256)
     args = make_args(tmp_path, max_steps=3, save_strategy="no", neftune_noise_alpha=5.0)
-    trainer = WarmupTrainer(model, args, optim="muon", train_dataset=[{"input_ids": row, "labels": row} for row in ids])
-    transformers.find_rate(trainer, steps=20)
+    transformers.find_rate(WarmupTrainer(model, args, optim="muon", train_dataset=data), steps=20)
     model.train()
-    assert torch.equal(model(ids[:4]).logits, model(ids[:4]).logits)
+    ids = data[0]["input_ids"][None]
+    assert torch.equal(model(ids).logits, model(ids).logits)
 
 
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_accelerate_needs_nothing_but_the_prepared_optimizer() -> None:
-    from accelerate import Accelerator
-
     accelerator, bare = Accelerator(cpu=True), Net(dropout=0.0)
     model, optimizer = accelerator.prepare(bare, Muon.from_model(bare, lr=LR))
     was, batches = content(bare), iter(DATA.split(BATCH) * 2)
@@ -274,9 +263,6 @@ def test_accelerate_needs_nothing_but_the_prepared_optimizer() -> None:
 
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_accelerates_own_scaler_outlives_a_bad_batch() -> None:
-    from accelerate import Accelerator
-    from accelerate.optimizer import AcceleratedOptimizer
-
     Accelerator(cpu=True)  # whose own scaler needs a GPU
     net, scaler = Net(dropout=0.0), torch.amp.GradScaler("cpu")
     inner = Muon.from_model(net, lr=LR)

@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,13 @@ STOPS_EARLY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def said(caught: list[warnings.WarningMessage]) -> list[str]:
-    return [str(one.message) for one in caught if "total_steps" in str(one.message)]
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """What is said of a horizon, as it is said."""
+    found: list[str] = []
+    with warnings.catch_warnings(action="always"):
+        warnings.showwarning = lambda message, *_, **__: "total_steps" in str(message) and found.append(str(message))
+        yield found
 
 
 # transformers
@@ -52,13 +58,11 @@ rates_of = for_transformers.logged
     [(for_transformers.Mixed, STEPS), (for_transformers.CalledBack, 2)],
     ids=["finished", "in warm-up"],
 )
-def test_a_trainer_goes_on_for_longer_with_one_warning(kind: type, at: int, tmp_path: Path) -> None:
+def test_a_trainer_goes_on_for_longer_with_one_warning(kind: type, at: int, said: list[str], tmp_path: Path) -> None:
     make_trainer(kind, tmp_path).train()
     longer = make_trainer(kind, tmp_path, 2 * STEPS)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        longer.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
-    (text,) = said(caught)
+    longer.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
+    (text,) = said
     assert f"total_steps={STEPS} " in text
     assert f"total_steps={2 * STEPS}" in text
     sched, rates = longer.lr_scheduler, rates_of(longer, "learning_rate")
@@ -70,10 +74,8 @@ def test_a_trainer_goes_on_for_longer_with_one_warning(kind: type, at: int, tmp_
     assert rates[-1] < 0.1 * max(rates[at:])
     # Extended again, from a checkpoint of the extended run, nothing is said: the horizon is the same.
     again = make_trainer(kind, tmp_path, 2 * STEPS)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{2 * STEPS - 2}"))
-    assert said(caught) == []
+    again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{2 * STEPS - 2}"))
+    assert said == [text]
     assert rates_of(again, "learning_rate") == rates
 
 
@@ -93,13 +95,8 @@ def test_a_trainer_that_would_stop_decays_first(total: int | None, tmp_path: Pat
             return self.lr_scheduler
 
     def train(resume: str | None = None, *, restore: bool = False) -> tuple[int, list[float]]:
-        trainer = make_trainer(
-            Planned,
-            tmp_path,
-            restore_callback_states_from_checkpoint=restore,
-            callbacks=[patient()],
-            **STOPS_EARLY,
-        )
+        options = STOPS_EARLY | {"restore_callback_states_from_checkpoint": restore}
+        trainer = make_trainer(Planned, tmp_path, callbacks=[patient()], **options)
         trainer.train(resume_from_checkpoint=resume)
         return trainer.state.global_step, rates_of(trainer, "learning_rate")
 
@@ -108,17 +105,12 @@ def test_a_trainer_that_would_stop_decays_first(total: int | None, tmp_path: Pat
     assert rates[3] < rates[4]  # the warm-up, as far as it got
     assert rates[4:] == sorted(rates[4:], reverse=True)
     assert rates[-1] < 0.2 * rates[4]
-    for restore in (False, True):
+    for restore in (False, True) if total is None else (False,):
         assert train(str(tmp_path / "checkpoint-6"), restore=restore) == (made, rates)
 
 
 def test_a_trainer_that_decayed_and_stopped_does_so_again(tmp_path: Path) -> None:
-    trainer = make_trainer(
-        for_transformers.Mixed,
-        tmp_path,
-        callbacks=[patient()],
-        **STOPS_EARLY,
-    )
+    trainer = make_trainer(for_transformers.Mixed, tmp_path, callbacks=[patient()], **STOPS_EARLY)
     trainer.model_init = for_transformers.make_model  # begins anew, as for each trial of a search
     runs = []
     for _ in range(2):
@@ -131,10 +123,11 @@ def test_a_trainer_that_decayed_and_stopped_does_so_again(tmp_path: Path) -> Non
 # Lightning
 
 
-def fit(folder: Path, *callbacks: Any, epochs: int, resume: Path | str | None = None, kind: type = for_lightning.Module,
-        **options: Any) -> Any:  # fmt: skip
+def fit(
+    folder: Path, *callbacks: Any, epochs: int, resume: Path | None = None, module: Any = None, **options: Any
+) -> Any:
     """Epochs of four updates."""
-    module, callbacks = kind(), (WarmupCallback(), *callbacks)
+    module, callbacks = module or for_lightning.Module(), (WarmupCallback(), *callbacks)
     options |= {"max_steps": -1, "max_epochs": epochs, "limit_train_batches": 4}
     options["enable_checkpointing"] = any(isinstance(one, ModelCheckpoint) for one in callbacks)
     for_lightning.fit(module, folder, *callbacks, resume=resume, **options)
@@ -160,12 +153,10 @@ def test_lightning_decays_in_each_run_with_the_callback(epochs: int, lengths: li
 
 
 @pytest.mark.parametrize("epoch", [0, 2], ids=["in warm-up", "finished"])
-def test_lightning_goes_on_for_longer_with_one_warning(epoch: int, tmp_path: Path) -> None:
+def test_lightning_goes_on_for_longer_with_one_warning(epoch: int, said: list[str], tmp_path: Path) -> None:
     whole = fit(tmp_path, keep_all(tmp_path), epochs=3)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        longer = fit(tmp_path, epochs=6, resume=tmp_path / f"epoch={epoch}.ckpt")
-    (text,) = said(caught)
+    longer = fit(tmp_path, epochs=6, resume=tmp_path / f"epoch={epoch}.ckpt")
+    (text,) = said
     assert "total_steps=12 " in text
     assert "total_steps=24" in text
     assert (longer.sched.total_steps, longer.sched.last_epoch) == (24, 24)
@@ -182,14 +173,9 @@ def test_lightning_goes_on_for_longer_with_one_warning(epoch: int, tmp_path: Pat
 @OPEN_OR_SHORTER
 @pytest.mark.filterwarnings("ignore:the trainer will make 24 more updates")
 def test_lightning_that_would_stop_decays_first(total: int | None, tmp_path: Path) -> None:
-    class Planned(for_lightning.Module):
-        def configure_optimizers(self) -> dict[str, Any]:
-            twice = total and 2 * total  # of 24 updates
-            self.sched = AdaptiveWarmup(self.opt, twice, decay="wso", max_warmup=12)
-            return {"optimizer": self.opt, "lr_scheduler": scheduler_config(self.sched)}
-
     def rates_from(resume: Path | None = None) -> list[float]:
-        return fit(tmp_path, would_stop(), keep_all(tmp_path), epochs=6, resume=resume, kind=Planned).rates
+        module = for_lightning.Module(total and 2 * total, decay="wso", max_warmup=12)  # of 24 updates
+        return fit(tmp_path, would_stop(), keep_all(tmp_path), epochs=6, resume=resume, module=module).rates
 
     rates = rates_from()
     assert len(rates) == 8 + 5
@@ -203,7 +189,7 @@ class Validated(for_lightning.Module):
     """Its validation loss falls only while the rate decays."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(None, decay="wso")
         self.validated: list[int] = []
 
     def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
@@ -213,10 +199,6 @@ class Validated(for_lightning.Module):
 
     def val_dataloader(self) -> DataLoader:
         return DataLoader(torch.zeros(6), 6)
-
-    def configure_optimizers(self) -> dict[str, Any]:
-        self.sched = AdaptiveWarmup(self.opt, None, decay="wso")
-        return {"optimizer": self.opt, "lr_scheduler": scheduler_config(self.sched)}
 
 
 @pytest.mark.parametrize(
@@ -229,7 +211,7 @@ def test_lightning_counts_its_patience_by_validations_and_keeps_what_has_decayed
 ) -> None:
     decay_then_stop = block("DecayThenStop", "lightning")["DecayThenStop"]
     stopping, best = decay_then_stop(3, monitor="val_loss", patience=1), ModelCheckpoint(tmp_path, monitor="val_loss")
-    module = fit(tmp_path, stopping, best, epochs=8, kind=Validated, **options)
+    module = fit(tmp_path, stopping, best, epochs=8, module=Validated(), **options)
     end = validated[-1] + 3
     assert (module.validated[:2], len(module.rates)) == (validated, end)
     assert (module.validated.count(end), module.validated[-1]) == (1, end)
@@ -265,12 +247,11 @@ def test_a_backbone_joins_the_schedule(resume_at: int, tmp_path: Path) -> None:
 
     def run(resume: Path | None = None) -> Finetuned:
         joining = finetuning(1, backbone_initial_lr=LR / 4)
-        return fit(tmp_path, joining, keep_all(tmp_path), epochs=4, resume=resume, kind=Finetuned)
+        return fit(tmp_path, joining, keep_all(tmp_path), epochs=4, resume=resume, module=Finetuned())
 
     with pytest.warns(UserWarning, match="the rate was changed from outside"):
         whole = run()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         resumed = run(tmp_path / f"epoch={resume_at}.ckpt")
     assert [len(rates) for rates in whole.rates] == [1] * 4 + [2] * 12
     # The rate it joined with is its peak; the two keep their ratio. BackboneFinetuning raises its rate before the first

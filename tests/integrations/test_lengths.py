@@ -16,10 +16,11 @@ from transformers import Trainer, TrainerCallback
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.accelerate import WarmupScheduler
-from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
+from autowarm.integrations.lightning import WarmupCallback, pl
 from autowarm.integrations.transformers import WarmupCallback as TrainersCallback
 
 from .lightning import test_lightning as for_lightning
+from .lightning.test_lightning import Module
 from .plain import accelerated
 from .transformers import test_transformers as for_transformers
 
@@ -43,8 +44,7 @@ class Said:
 def said() -> Iterator[Said]:
     """Collects as the run goes on; the test reads it afterwards."""
     found = Said()
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(action="always"):
 
         def keep(message: Any, *_: Any, **__: Any) -> None:
             text = str(message)
@@ -71,27 +71,7 @@ def check(said: Said, sched: AdaptiveWarmup, plan: int, run: int = RUN) -> None:
 # Lightning
 
 
-class Module(pl.LightningModule):
-    def __init__(self, plan: int | None = None, cure: int | None = None, batch_size: int = 2, **options: Any) -> None:
-        super().__init__()
-        self.net, self.plan, self.cure, self.batch_size, self.options = nn.Linear(4, 4), plan, cure, batch_size, options
-
-    def train_dataloader(self) -> DataLoader:
-        return DataLoader(torch.ones(48, 4), self.batch_size)
-
-    def training_step(self, batch: torch.Tensor, i: int) -> torch.Tensor:
-        loss = self.net(batch).square().mean()
-        self.log("loss", loss)
-        return loss
-
-    def configure_optimizers(self) -> Any:
-        opt = Lion(self.net.parameters(), lr=1e-3)
-        self.sched = AdaptiveWarmup(opt, self.plan or self.trainer.estimated_stepping_batches, **self.options)
-        return {"optimizer": opt, "lr_scheduler": scheduler_config(self.sched)}
-
-    def on_train_start(self) -> None:
-        if self.cure is not None:
-            self.sched.extend(self.cure)
+LOADER = DataLoader(torch.ones(48, 4), 2)
 
 
 def make_lightning(folder: Path, *callbacks: Any, **options: Any) -> pl.Trainer:
@@ -109,19 +89,25 @@ BY_LIGHTNING: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("how", BY_LIGHTNING)
+@pytest.mark.parametrize(
+    ("how", "plan"),
+    [*(("steps", plan) for plan in PLANS), *((how, plan) for how in [*BY_LIGHTNING][1:] for plan in (RUN, 24))],
+)
 def test_lightning(plan: int, how: str, said: Said, tmp_path: Path) -> None:
     module = Module(plan)
-    make_lightning(tmp_path, **BY_LIGHTNING[how]).fit(module)
+    make_lightning(tmp_path, **BY_LIGHTNING[how]).fit(module, LOADER)
     check(said, module.sched, plan)
 
 
 @pytest.mark.parametrize(("plan", "cured"), [(3, False), (24, False), (12, False), (24, True)])
 def test_lightning_with_an_accumulation_that_changes(plan: int, cured: bool, said: Said, tmp_path: Path) -> None:
-    module = Module(plan, RUN if cured else None)
+    class Cured(Module):
+        def on_train_start(self) -> None:
+            self.sched.extend(RUN)
+
+    module = (Cured if cured else Module)(plan)
     changing = GradientAccumulationScheduler({0: 1, 1: 2, 2: 4})
-    make_lightning(tmp_path, changing, max_epochs=3, limit_train_batches=7).fit(module)  # 7 + 4 + 2
+    make_lightning(tmp_path, changing, max_epochs=3, limit_train_batches=7).fit(module, LOADER)  # 7 + 4 + 2
     assert module.sched.last_epoch == 13
     assert bool(said.start) == bool(said.end) == (plan != RUN and not cured)
     assert said.extends() == [13] * len(said.start)
@@ -129,11 +115,11 @@ def test_lightning_with_an_accumulation_that_changes(plan: int, cured: bool, sai
 
 def test_lightning_fitted_again_for_more_epochs(said: Said, tmp_path: Path) -> None:
     module, trainer = Module(), make_lightning(tmp_path, max_epochs=2, limit_train_batches=4)
-    trainer.fit(module)
+    trainer.fit(module, LOADER)
     assert not said.start
     assert not said.end
     trainer.fit_loop.max_epochs = 5
-    trainer.fit(module)  # configures a new schedule, over all five
+    trainer.fit(module, LOADER)  # configures a new schedule, over all five
     check(said, module.sched, 20)
 
 
@@ -166,25 +152,23 @@ class Stop(pl.Callback):
 
 
 @pytest.mark.parametrize(
-    "stopping", [Stop(), EarlyStopping("loss", mode="max", patience=1, min_delta=1e9)], ids=["own", "EarlyStopping"]
+    "stopping",
+    [Stop(), EarlyStopping("train_loss", mode="max", patience=1, min_delta=1e9)],
+    ids=["own", "theirs"],
 )
 def test_a_callback_that_stops_lightning_is_no_fault(stopping: Any, said: Said, tmp_path: Path) -> None:
     module = Module()
-    make_lightning(tmp_path, stopping, max_epochs=6, limit_train_batches=4).fit(module)
+    make_lightning(tmp_path, stopping, max_epochs=6, limit_train_batches=4).fit(module, LOADER)
     assert 0 < module.sched.last_epoch < 24
     assert not said.start
     assert not said.end
 
 
 def test_nothing_is_said_of_a_try_and_of_an_open_or_flat_end(said: Said, tmp_path: Path) -> None:
-    make_lightning(tmp_path, fast_dev_run=True).fit(Module(1000))
-    flat = Module(40, decay="wso", max_warmup=4)
-    make_lightning(tmp_path, max_steps=RUN).fit(flat)
-    assert len(said.start) == 1
-    assert not said.end
-    flat = Module(40, decay="wso", max_warmup=30)
-    make_lightning(tmp_path, max_steps=RUN).fit(flat)
-    assert len(said.end) == 1  # still in warm-up
+    make_lightning(tmp_path, fast_dev_run=True).fit(Module(1000), LOADER)
+    for max_warmup in (4, 30):  # in the flat part, and still in warm-up
+        make_lightning(tmp_path, max_steps=RUN).fit(Module(40, decay="wso", max_warmup=max_warmup), LOADER)
+        assert (len(said.start), len(said.end)) == ((1, 0) if max_warmup == 4 else (2, 1))
 
 
 # transformers

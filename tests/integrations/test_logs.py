@@ -1,11 +1,13 @@
 """Logs that the real frameworks write: transformers' Trainer, Lightning, TensorBoard, and the lab's own."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.tensorboard import SummaryWriter
 
 from autowarm.logs import LogError, read, replay
 from autowarm.logs.log import Log
@@ -85,8 +87,6 @@ def assert_is_the_run(log: Log, every: int) -> None:
 
 
 def test_a_writer_of_torchs_with_a_resume_and_several_runs(tmp_path: Path) -> None:
-    from torch.utils.tensorboard import SummaryWriter
-
     for run, first in (("blue", 4.0), ("red", 8.0)):
         for steps in (range(1, 41), range(21, 61)):  # the second process resumes from update 20
             resumed = {"purge_step": steps[0]} if steps[0] > 1 else {}
@@ -106,22 +106,13 @@ def test_a_writer_of_torchs_with_a_resume_and_several_runs(tmp_path: Path) -> No
     assert read(file)[0].total_steps == 40
 
 
-def test_events_without_scalars_are_refused_in_words(tmp_path: Path) -> None:
-    from torch.utils.tensorboard import SummaryWriter
-
+def test_events_without_scalars_or_without_the_package_are_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with SummaryWriter(str(tmp_path)) as writer:
         writer.add_text("note", "nothing")
     with pytest.raises(LogError, match="the event files hold no scalars"):
         read(tmp_path)
-
-
-def test_without_the_package_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(str(tmp_path)) as writer:
-        writer.add_scalar("loss", 1.0, 1)
     for name in ("tensorboard", "tensorboard.backend", "tensorboard.backend.event_processing.event_accumulator"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(LogError, match="needs its package: pip install tensorboard"):

@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from torch import nn
 from torch.utils.data import DataLoader
 
 from autowarm import AdaptiveWarmup
 from autowarm.integrations.accelerate import WarmupScheduler
-from autowarm.integrations.lightning import WarmupCallback, scheduler_config
+from autowarm.integrations.lightning import WarmupCallback
 from autowarm.integrations.transformers import WarmupTrainer
 
-from .lightning.test_lightning import QUIET
+from .lightning.test_lightning import QUIET, Around
 from .plain import accelerated
 from .transformers.test_transformers import BATCH, InOrder, make_args
 
@@ -51,8 +51,7 @@ def test_transformers(tmp_path: Path) -> None:
     args = make_args(tmp_path, save_strategy="no", remove_unused_columns=False, **options)
     net = Net()
     trainer = Ordered(net, args, warmup={"recover": True}, train_dataset=[{"x": x} for x in DATA])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         trainer.train()
     check(trainer.lr_scheduler, net, [x["autowarm/recoveries"] for x in trainer.state.log_history if "loss" in x])
 
@@ -63,8 +62,7 @@ def test_accelerate() -> None:
     sched = WarmupScheduler(accelerator, opt, STEPS, recover=True, log_every=10)
     logged: list[float] = []
     accelerator.log = lambda values, **_: logged.append(values["autowarm/recoveries"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         batches = DATA.split(BATCH)
         accelerated(accelerator, net, opt, sched, lambda net, i: net(batches[i])["loss"], range(STEPS))
     check(sched, net, logged)
@@ -72,27 +70,18 @@ def test_accelerate() -> None:
 
 
 def test_lightning() -> None:
-    class Module(LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = Net()
+    logged: list[float] = []
 
-        def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
-            return self.net(batch)["loss"]
-
-        def configure_optimizers(self) -> Any:
-            opt = torch.optim.AdamW(self.net.parameters(), lr=LR)
-            self.sched = AdaptiveWarmup(opt, STEPS, recover=True)
-            self.logged: list[float] = []
-            return {"optimizer": opt, "lr_scheduler": scheduler_config(self.sched)}
-
+    class Module(Around):
         def on_train_batch_end(self, *_: Any) -> None:  # after the callbacks'
             if self.trainer.global_step % 10 == 0:
-                self.logged.append(float(self.trainer.callback_metrics["autowarm/recoveries"]))
+                logged.append(float(self.trainer.callback_metrics["autowarm/recoveries"]))
 
-    module = Module()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    def make(net: nn.Module) -> AdaptiveWarmup:
+        return AdaptiveWarmup(torch.optim.AdamW(net.parameters(), lr=LR), STEPS, recover=True)
+
+    module = Module(Net(), make)
+    with warnings.catch_warnings(action="ignore"):
         options = QUIET | {"max_steps": STEPS, "log_every_n_steps": 10, "accelerator": "cpu"}
         Trainer(callbacks=[WarmupCallback()], **options).fit(module, DataLoader(DATA, BATCH))
-    check(module.sched, module.net, module.logged)
+    check(module.sched, module.net, logged)

@@ -31,112 +31,80 @@ def rate(step: int) -> float:
     return float(f"{1e-3 * min(1.0, step / 100):.4g}")
 
 
-def lines(
-    form: Callable[[int, float, float], str], steps: Iterable[int] = range(10, T + 1, 10), before: str = ""
-) -> str:
-    return before + "\n".join(form(s, loss(s), rate(s)) for s in steps) + "\n"
-
-
-def epochs(form: Callable[[int, int, float, float], str], each: int = 200, first: int = 0, every: int = 10) -> str:
-    """Three epochs whose steps begin again; the last step of each is a multiple of ``every``."""
-    return "\n".join(
-        form(e + first, s, loss(e * each + s), rate(e * each + s))
-        for e in range(3)
-        for s in range(every, each + 1, every)
-    )
-
-
 STAMP = "2026-01-02 03:04:05,678"
+
+
+def filled(form: str | Callable[..., str], made: int, s: int, e: int = 0) -> str:
+    """A line of an update: its step s, loss x and rate r; a later loss, and counts of samples and of epochs."""
+    names = {"s": s, "x": loss(made), "r": rate(made), "e": e}
+    if callable(form):
+        return form(**names)
+    names |= {"more": names["x"] + 1, "n": 64 * s, "p": s / 200, "half": s // 2, "before": s - 1, "since": s - 9}
+    return form.format(**names, row=s // 10 - 1, T=T, STAMP=STAMP, DAY=STAMP[:19])
+
+
+def lines(form: str | Callable[..., str], steps: Iterable[int] = range(10, T + 1, 10)) -> str:
+    return "".join(f"{filled(form, s, s)}\n" for s in steps)
+
+
+def epochs(form: str | Callable[..., str], first: int = 0) -> str:
+    """Three epochs of 200 updates whose steps begin again."""
+    return "\n".join(filled(form, 200 * e + s, s, e + first) for e in range(3) for s in range(10, 201, 10))
+
+
 EVERY = (10, T, 60, T, 1e-3, loss(T))
 BARE = (10, T, 60, T, None, loss(T))
 
 FORMATS: dict[str, tuple[str, Any]] = {
-    "nanoGPT": (
-        "step 0: train loss 10.9, val loss 10.8\n"
-        + lines(lambda s, x, r: f"iter {s}: loss {x:.4f}, time 135.20ms, mfu 23.45%", range(0, 601, 10))
-        + "step 600: train loss 2.10, val loss 2.20\n",
-        (1, 601, 61, 601, None, loss(600)),
-    ),
-    "modded-nanogpt": (
-        "import os\nfor step in range(100):\n    loss = model(x)\n"
-        + lines(lambda s, x, r: f"step:{s}/{T} train_loss:{x:.4f} train_time:{s * 99}ms step_avg:98.76ms"),
-        BARE,
-    ),
-    "llm.c, terminal": (
-        lines(lambda s, x, r: f"step {s:4d}/{T} | loss {x:.6f} (+0.12z)| norm 1.2345 (-0.22z)| lr {r:.2e} | 251.15 ms | "
-              "49.9% bf16 MFU | 2087654 tok/s"), EVERY,
-    ),
-    "llm.c, main.log": (
-        "s:0 tel:11.0098\n" + lines(lambda s, x, r: f"s:{s} trl:{x:.4f} lr:{r:.6f} norm:2.50"), EVERY,
-    ),
-    "torchtitan": (
-        f"[rank0]:[titan] {STAMP} - root - INFO - Training starts at step 1, with local batch size 8, global batch size "
-        "64, sequence length 2048, total steps 1000 (warmup 200)\n"
-        + lines(lambda s, x, r: f"[rank0]:\x1b[31m[titan] {STAMP} - root - INFO - \x1b[31mstep: {s:2d}  \x1b[32mloss: {x:7.4f}"
-                "  \x1b[38;2;180;60;0mgrad_norm:  1.5  \x1b[33mmemory:  5.59GiB(5.89%)  \x1b[34mtps: 1,035  \x1b[36mtflops: "
-                "5.33  \x1b[35mmfu: 0.54%\x1b[39m"),
-        (10, T, 60, 1000, None, loss(T)),
-    ),
-    "Megatron-LM": (
-        lines(lambda s, x, r: f" [{STAMP[:19]}] iteration {s:8d}/{T:8d} | consumed samples: {s * 256:12d} | elapsed time per "
-              f"iteration (ms): 4201.9 | learning rate: {r:.6E} | global batch size:   256 | lm loss: {x:.6E} | loss scale: "
-              "1.0 | grad norm: 3.456 | number of skipped iterations:   0 | number of nan iterations:   0 |"), EVERY,
-    ),
-    "GPT-NeoX": (
-        lines(lambda s, x, r: f"10.0.0.1:  samples/sec: 12.345 | iteration {s:8d}/{T:8d} | elapsed time per iteration (ms): "
-              f"1234.5 | learning rate: {r:.3E} | approx flops per GPU: 50.1TFLOPS | lm_loss: {x:.6E} | number of skipped "
-              "iterations:   0 |"), EVERY,
-    ),
-    "fairseq, simple": (
-        lines(lambda s, x, r: f"{STAMP[:19]} | INFO | train_inner | epoch 001: {s:6d} / 700 loss={x}, nll_loss=9.1, ppl=45.6, "
-              f"wps=1000, num_updates={s}, lr={r}, gnorm=1.5, train_wall=50")
-        + f"{STAMP[:19]} | INFO | valid | epoch 001 | valid on 'valid' subset | loss 9.9 | num_updates 600\n"
-        + f"{STAMP[:19]} | INFO | train | epoch 001 | loss 5.5 | nll_loss 5.1 | num_updates 600 | lr 0.001\n", EVERY,
-    ),
-    "fairseq, other losses in a line": (
-        lines(lambda s, x, r: f"{STAMP[:19]} | INFO | train_inner | epoch 001: {s:6d} / 700 loss={x}, num_updates={s}, lr={r}, "
-              "loss_scale=8, train_wall=50")
-        + f"{STAMP[:19]} | INFO | train | epoch 001 | loss 5.5 | num_updates 600 | lr 0.001\n", EVERY,
-    ),
-    "fairseq, JSON": (
-        lines(lambda s, x, r: f'{STAMP[:19]} | INFO | train_inner | {{"epoch": 1, "update": {s / 700:.3f}, "loss": "{x}", '
-              f'"ppl": "45.6", "num_updates": "{s}", "lr": "{r}"}}'), EVERY,
-    ),
-    "mmengine, epochs": (
-        epochs(lambda e, s, x, r: f"2026/01/02 03:04:05 - mmengine - INFO - Epoch(train)  [{e}][{s:4d}/200]  lr: {r:.4e}  eta: "
-               f"7:30:00  time: 0.3063  data_time: 0.0062  memory: 3406  loss: {x:.4f}  loss_cls: 0.5", first=1), EVERY,
-    ),
-    "mmengine, iterations": (
-        lines(lambda s, x, r: f"2026/01/02 03:04:05 - mmengine - INFO - Iter(train) [{s:6d}/{T}]  base_lr: {r:.4e} lr: {r:.4e}  "
-              f"eta: 1 day, 7:30:00  time: 0.3  loss: {x:.4f}"), EVERY,
-    ),
-    "mmdetection 2": (
-        epochs(lambda e, s, x, r: f"{STAMP} - mmdet - INFO - Epoch [{e}][{s}/200]\tlr: {r:.3e}, eta: 7:30:00, time: 0.3, memory: "
-               f"3406, loss_cls: 0.5, loss_bbox: 0.4, loss: {x:.4f}", first=1), EVERY,
-    ),
+    "nanoGPT": ("step 0: train loss 10.9, val loss 10.8\n"
+        + lines("iter {s}: loss {x:.4f}, time 135.20ms, mfu 23.45%", range(0, 601, 10))
+        + "step 600: train loss 2.10, val loss 2.20\n", (1, 601, 61, 601, None, loss(600))),
+    "modded-nanogpt": ("import os\nfor step in range(100):\n    loss = model(x)\n"
+        + lines("step:{s}/{T} train_loss:{x:.4f} train_time:{n}ms step_avg:98.76ms"), BARE),
+    "llm.c, terminal": (lines("step {s:4d}/{T} | loss {x:.6f} (+0.12z)| norm 1.2345 (-0.22z)| lr {r:.2e} | 251.15 ms | "
+        "49.9% bf16 MFU | 2087654 tok/s"), EVERY),
+    "llm.c, main.log": ("s:0 tel:11.0098\n" + lines("s:{s} trl:{x:.4f} lr:{r:.6f} norm:2.50"), EVERY),
+    "torchtitan": ("[rank0]:[titan] 2026-01-02 03:04:05,678 - root - INFO - Training starts at step 1, with local batch "
+        "size 8, global batch size 64, sequence length 2048, total steps 1000 (warmup 200)\n" + lines(
+        "[rank0]:\x1b[31m[titan] {STAMP} - root - INFO - \x1b[31mstep: {s:2d}  \x1b[32mloss: {x:7.4f}  "
+        "\x1b[38;2;180;60;0mgrad_norm:  1.5  \x1b[33mmemory:  5.59GiB(5.89%)  \x1b[34mtps: 1,035  \x1b[36mtflops: 5.33  "
+        "\x1b[35mmfu: 0.54%\x1b[39m"), (10, T, 60, 1000, None, loss(T))),
+    "Megatron-LM": (lines(" [{DAY}] iteration {s:8d}/{T:8d} | consumed samples: {n:12d} | elapsed time per iteration "
+        "(ms): 4201.9 | learning rate: {r:.6E} | global batch size:   256 | lm loss: {x:.6E} | loss scale: 1.0 | grad "
+        "norm: 3.456 | number of skipped iterations:   0 | number of nan iterations:   0 |"), EVERY),
+    "GPT-NeoX": (lines("10.0.0.1:  samples/sec: 12.345 | iteration {s:8d}/{T:8d} | elapsed time per iteration (ms): "
+        "1234.5 | learning rate: {r:.3E} | approx flops per GPU: 50.1TFLOPS | lm_loss: {x:.6E} | number of skipped "
+        "iterations:   0 |"), EVERY),
+    "fairseq, simple": (lines("{DAY} | INFO | train_inner | epoch 001: {s:6d} / 700 loss={x}, nll_loss=9.1, ppl=45.6, "
+        "wps=1000, num_updates={s}, lr={r}, gnorm=1.5, train_wall=50") + "2026-01-02 03:04:05 | INFO | valid | epoch 001 "
+        "| valid on 'valid' subset | loss 9.9 | num_updates 600\n" + "2026-01-02 03:04:05 | INFO | train | epoch 001 | "
+        "loss 5.5 | nll_loss 5.1 | num_updates 600 | lr 0.001\n", EVERY),
+    "fairseq, other losses in a line": (lines("{DAY} | INFO | train_inner | epoch 001: {s:6d} / 700 loss={x}, "
+        "num_updates={s}, lr={r}, loss_scale=8, train_wall=50") + "2026-01-02 03:04:05 | INFO | train | epoch 001 | loss "
+        "5.5 | num_updates 600 | lr 0.001\n", EVERY),
+    "fairseq, JSON": (lines('{DAY} | INFO | train_inner | {{"epoch": 1, "update": {p:.3f}, "loss": "{x}", "ppl": "45.6", '
+        '"num_updates": "{s}", "lr": "{r}"}}'), EVERY),
+    "mmengine, epochs": (epochs("2026/01/02 03:04:05 - mmengine - INFO - Epoch(train)  [{e}][{s:4d}/200]  lr: {r:.4e}  "
+        "eta: 7:30:00  time: 0.3063  data_time: 0.0062  memory: 3406  loss: {x:.4f}  loss_cls: 0.5", first=1), EVERY),
+    "mmengine, iterations": (lines("2026/01/02 03:04:05 - mmengine - INFO - Iter(train) [{s:6d}/{T}]  base_lr: {r:.4e} "
+        "lr: {r:.4e}  eta: 1 day, 7:30:00  time: 0.3  loss: {x:.4f}"), EVERY),
+    "mmdetection 2": (epochs("{STAMP} - mmdet - INFO - Epoch [{e}][{s}/200]\tlr: {r:.3e}, eta: 7:30:00, time: 0.3, "
+        "memory: 3406, loss_cls: 0.5, loss_bbox: 0.4, loss: {x:.4f}", first=1), EVERY),
     "mmdetection 2, JSON lines": (
         '{"env_info": "Python: 3.8", "seed": 0}\n'
-        + epochs(lambda e, s, x, r: json.dumps({"mode": "train", "epoch": e, "iter": s, "lr": r, "loss": x}), first=1), EVERY,
+        + epochs(lambda s, x, r, e: json.dumps({"mode": "train", "epoch": e, "iter": s, "lr": r, "loss": x}), first=1), EVERY,
     ),
-    "ESPnet": (
-        epochs(lambda e, s, x, r: f"[host] {STAMP} (trainer:732) INFO: {e}epoch:train:{s - 9}-{s}batch: iter_time=1.2e-04, "
-               f"forward_time=0.1, loss_ctc=50.1, loss_att=40.2, acc=0.1, loss={x}, optim0_lr0={r}, train_time=1.2", first=1),
-        EVERY,
-    ),
-    "MLX": (
-        "Starting training..., iters: 600\nIter 1: Val loss 9.9, Val took 10.0s\n"
-        + lines(lambda s, x, r: f"Iter {s}: Train loss {x:.3f}, Learning Rate {r:.3e}, It/sec 1.2, Tokens/sec 345.6, Trained "
-                "Tokens 1234, Peak mem 12.3 GB"),
-        (10, T, 60, T, 1e-3, round(loss(T), 3)),
-    ),
+    "ESPnet": (epochs("[host] {STAMP} (trainer:732) INFO: {e}epoch:train:{since}-{s}batch: iter_time=1.2e-04, "
+        "forward_time=0.1, loss_ctc=50.1, loss_att=40.2, acc=0.1, loss={x}, optim0_lr0={r}, train_time=1.2", first=1), EVERY),
+    "MLX": ("Starting training..., iters: 600\nIter 1: Val loss 9.9, Val took 10.0s\n" + lines(
+        "Iter {s}: Train loss {x:.3f}, Learning Rate {r:.3e}, It/sec 1.2, Tokens/sec 345.6, Trained Tokens 1234, Peak "
+        "mem 12.3 GB"), (10, T, 60, T, 0.001, round(loss(T), 3))),
     "transformers' dicts with its bar": (
         "".join(f"\r {s // 6}%|█▏   | {s}/{T} [00:10<16:40,  1.01s/it]" + (
             f"{{'loss': {loss(s)}, 'grad_norm': 1.2, 'learning_rate': {rate(s)}, 'epoch': {s / 200:.2f}}}\n" * (s % 10 == 0)
         ) for s in range(1, T + 1)) + "{'train_runtime': 12.3, 'train_loss': 3.3, 'epoch': 3.0}\n", EVERY,
     ),
-    "transformers' dicts alone": (
-        lines(lambda s, x, r: f"{{'loss': {x}, 'learning_rate': {r}, 'epoch': {s / 200:.2f}}}"), "no column counts updates",
-    ),
+    "transformers' dicts alone": (lines("{{'loss': {x}, 'learning_rate': {r}, 'epoch': {p:.2f}}}"), "no column counts updates"),
     "Keras": (
         "".join(f"Epoch {e}/3\n" + "".join(
             f"\r{s}/200 [=====>......] - ETA: 1:00 - loss: {loss(200 * (e - 1) + s)} - accuracy: 0.1" for s in range(10, 201, 10)
@@ -162,79 +130,42 @@ FORMATS: dict[str, tuple[str, Any]] = {
         "\r".join(f"Steps:   {s // 6}%|▏ | {s}/{T} [00:10<16:40,  1.01s/it, lr={rate(s)}, step_loss={loss(s)}]"
                   for s in range(10, T + 1, 10)), EVERY,
     ),
-    "nanochat": (
-        lines(lambda s, x, r: f"step {s:05d}/00600 ({s / 6:.2f}%) | loss: {x:.6f} | lrm: 1.00 | dt: 500.12ms | tok/sec: "
-              "1,048,576 | mfu: 45.6 | total time: 0.5m"), BARE,
-    ),
-    "litGPT": (
-        lines(lambda s, x, r: f"Epoch 1 | iter {4 * s} step {s} | loss train: {x:.4f}, val: n/a | iter time: 400.12 ms (step)"),
-        BARE,
-    ),
-    "timm": (
-        epochs(lambda e, s, x, r: f"Train: {e} [{s:4d}/200 ({s // 2:3d}%)]  Loss: {x:.4f} (6.95)  Time: 0.5s, 100.00/s  (0.5s)  "
-               f"LR: {r:.3e}  Data: 0.1 (0.1)"), EVERY,
-    ),
-    "torchvision": (
-        epochs(lambda e, s, x, r: f"Epoch: [{e}]  [{s:4d}/200]  eta: 0:10:00  lr: {r}  img/s: 123.4  loss: {x:.4f} (7.0100)  "
-               "acc1: 0.0000 (0.1000)  time: 0.5  data: 0.1  max mem: 6800"), EVERY,
-    ),
-    "PyTorch's ImageNet example": (
-        epochs(lambda e, s, x, r: f"Epoch: [{e}][{s:4d}/200]\tTime  0.5 ( 1.0)\tData  0.1 ( 0.2)\tLoss {x:.4e} (7.0100e+00)\t"
-               "Acc@1   0.00 (  0.10)"), BARE,
-    ),
-    "PyTorch's MNIST example": (
-        epochs(lambda e, s, x, r: f"Train Epoch: {e} [{64 * s}/12800 ({s // 2}%)]\tLoss: {x:.6f}", first=1),
-        "no column counts updates .*samples",
-    ),
-    "DeepSpeed": (
-        lines(lambda s, x, r: f"steps: {s} loss: {x:.4f} iter time (s): 0.5 samples/sec: 12.3"), BARE,
-    ),
-    "Detectron2": (
-        lines(lambda s, x, r: f"[01/02 03:04:05 d2.utils.events]:  eta: 1:23:45  iter: {s}  total_loss: {x}  loss_cls: 1.2  "
-              f"loss_box_reg: 0.3  time: 0.2500  data_time: 0.0100  lr: {r}  max_mem: 1234M"), EVERY,
-    ),
+    "nanochat": (lines("step {s:05d}/00600 ({p:.2f}%) | loss: {x:.6f} | lrm: 1.00 | dt: 500.12ms | tok/sec: 1,048,576 | "
+        "mfu: 45.6 | total time: 0.5m"), BARE),
+    "litGPT": (lines("Epoch 1 | iter {n} step {s} | loss train: {x:.4f}, val: n/a | iter time: 400.12 ms (step)"), BARE),
+    "timm": (epochs("Train: {e} [{s:4d}/200 ({half:3d}%)]  Loss: {x:.4f} (6.95)  Time: 0.5s, 100.00/s  (0.5s)  LR: "
+        "{r:.3e}  Data: 0.1 (0.1)"), EVERY),
+    "torchvision": (epochs("Epoch: [{e}]  [{s:4d}/200]  eta: 0:10:00  lr: {r}  img/s: 123.4  loss: {x:.4f} (7.0100)  "
+        "acc1: 0.0000 (0.1000)  time: 0.5  data: 0.1  max mem: 6800"), EVERY),
+    "PyTorch's ImageNet example": (epochs("Epoch: [{e}][{s:4d}/200]\tTime  0.5 ( 1.0)\tData  0.1 ( 0.2)\tLoss {x:.4e} "
+        "(7.0100e+00)\tAcc@1   0.00 (  0.10)"), BARE),
+    "PyTorch's MNIST example": (epochs("Train Epoch: {e} [{n}/12800 ({half}%)]\tLoss: {x:.6f}", first=1),
+        "no column counts updates .*samples"),
+    "DeepSpeed": (lines("steps: {s} loss: {x:.4f} iter time (s): 0.5 samples/sec: 12.3"), BARE),
+    "Detectron2": (lines("[01/02 03:04:05 d2.utils.events]:  eta: 1:23:45  iter: {s}  total_loss: {x}  loss_cls: 1.2  "
+        "loss_box_reg: 0.3  time: 0.2500  data_time: 0.0100  lr: {r}  max_mem: 1234M"), EVERY),
     "Detectron2, metrics.json": (
-        lines(lambda s, x, r: json.dumps({"iteration": s - 1, "lr": r, "total_loss": x, "loss_cls": 0.5, "loss_box_reg": 0.3})),
+        lines(lambda s, x, r, e: json.dumps({"iteration": s - 1, "lr": r, "total_loss": x, "loss_cls": 0.5, "loss_box_reg": 0.3})),
         EVERY,
     ),
-    "darknet": (
-        lines(lambda s, x, r: f" {s}: {x}, {x + 1} avg loss, {r} rate, 5.678 seconds, {64 * s} images, 10.1 hours left"), EVERY,
-    ),
-    "OpenNMT": (
-        lines(lambda s, x, r: f"[{STAMP} INFO] Step {s}/{T}; acc: 3.5; ppl: 12345.6; xent: {x}; lr: {r}; sents: 123; 12/34 tok/s"),
-        EVERY,
-    ),
-    "icefall": (
-        epochs(lambda e, s, x, r: f"{STAMP} INFO [train.py:900] Epoch {e}, batch {s}, loss[loss={x}, simple_loss=0.5, over 1000.00 "
-               f"frames. ], tot_loss[loss=3.3, simple_loss=0.4, over 9000.00 frames. ], batch size: 70, lr: {r:.2e}", first=1),
-        EVERY,
-    ),
-    "MaxText": (
-        lines(lambda s, x, r: f"completed step: {s}, seconds: 1.234, TFLOP/s/device: 123.4, Tokens/s/device: 1234.5, "
-              f"total_weights: 65536, loss: {x}"), BARE,
-    ),
-    "OLMo": (
-        lines(lambda s, x, r: f"{STAMP}\tINFO\t[step={s}/{T}]\n    train/CrossEntropyLoss={x}\n    train/Perplexity=123.4\n"
-              f"    optim/learning_rate_group0={r}\n    throughput/total_tokens={4096 * s:,}"), EVERY,
-    ),
-    "Composer": (
-        lines(lambda s, x, r: f"[batch={s}/{T}]:\n\t Train time/batch: {s - 1}\n\t Train loss/train/total: {x}\n\t "
-              f"Train lr-DecoupledAdamW/group0: {r}"), EVERY,
-    ),
-    "TensorBoard's CSV": (
-        "Wall time,Step,Value\n" + lines(lambda s, x, r: f"1700000000.{s},{s},{x}"), BARE,
-    ),
+    "darknet": (lines(" {s}: {x}, {more} avg loss, {r} rate, 5.678 seconds, {n} images, 10.1 hours left"), EVERY),
+    "OpenNMT": (lines("[{STAMP} INFO] Step {s}/{T}; acc: 3.5; ppl: 12345.6; xent: {x}; lr: {r}; sents: 123; 12/34 tok/s"), EVERY),
+    "icefall": (epochs("{STAMP} INFO [train.py:900] Epoch {e}, batch {s}, loss[loss={x}, simple_loss=0.5, over 1000.00 "
+        "frames. ], tot_loss[loss=3.3, simple_loss=0.4, over 9000.00 frames. ], batch size: 70, lr: {r:.2e}", first=1), EVERY),
+    "MaxText": (lines("completed step: {s}, seconds: 1.234, TFLOP/s/device: 123.4, Tokens/s/device: 1234.5, "
+        "total_weights: 65536, loss: {x}"), BARE),
+    "OLMo": (lines("{STAMP}\tINFO\t[step={s}/{T}]\n    train/CrossEntropyLoss={x}\n    train/Perplexity=123.4\n    "
+        "optim/learning_rate_group0={r}\n    throughput/total_tokens={n:,}"), EVERY),
+    "Composer": (lines("[batch={s}/{T}]:\n\t Train time/batch: {before}\n\t Train loss/train/total: {x}\n\t Train "
+        "lr-DecoupledAdamW/group0: {r}"), EVERY),
+    "TensorBoard's CSV": ("Wall time,Step,Value\n" + lines("1700000000.{s},{s},{x}"), BARE),
     "TensorBoard's JSON": (json.dumps([[1.7e9 + s, s, loss(s)] for s in range(10, T + 1, 10)]), BARE),
-    "MLflow, a metric": (lines(lambda s, x, r: f"17000000{s:05d} {x} {s}"), BARE),
+    "MLflow, a metric": (lines("17000000{s:05d} {x} {s}"), BARE),
     "nested JSON lines": (
-        lines(lambda s, x, r: json.dumps({"step": s, "train": {"loss": x, "optim": {"lr": r}}, "val": {"loss": 9.9}})), EVERY,
+        lines(lambda s, x, r, e: json.dumps({"step": s, "train": {"loss": x, "optim": {"lr": r}}, "val": {"loss": 9.9}})), EVERY,
     ),
-    "pandas, printed": (
-        "     step    loss      lr\n" + lines(lambda s, x, r: f"{s // 10 - 1:<4} {s:5d} {x:7.4f} {r:9.6f}"), EVERY,
-    ),
-    "ranks with two losses": (
-        lines(lambda s, x, r: f"[rank0]: step {s} loss {x} lr {r}\n[rank1]: step {s} loss {x + 1} lr {r}"), EVERY,
-    ),
+    "pandas, printed": ("     step    loss      lr\n" + lines("{row:<4} {s:5d} {x:7.4f} {r:9.6f}"), EVERY),
+    "ranks with two losses": (lines("[rank0]: step {s} loss {x} lr {r}\n[rank1]: step {s} loss {more} lr {r}"), EVERY),
 }  # fmt: skip
 
 
@@ -310,7 +241,7 @@ def test_a_data_frame_needs_no_pandas_of_ours() -> None:
 def test_mlflows_metrics_of_a_run_are_its_columns(tmp_path: Path) -> None:
     (tmp_path / "metrics" / "train").mkdir(parents=True)
     for name, value in (("train/loss", loss), ("lr", rate)):
-        (tmp_path / "metrics" / name).write_text(lines(lambda s, x, r, value=value: f"1700000000000 {value(s)} {s}"))
+        (tmp_path / "metrics" / name).write_text(lines(lambda s, x, r, e, value=value: f"1700000000000 {value(s)} {s}"))
     for folder in (tmp_path, tmp_path / "metrics"):
         [log] = read(folder)
         assert log.chosen == "step, train/loss, lr; 600 of 600 updates"

@@ -1,7 +1,6 @@
 """Ranks of test_pretrained.py: one verdict for copies, shards, stages and ranks without tensors."""
 
 import os
-import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from autowarm.pretrained import Verdict, detect
+from tests.programs import leave
 
 
 def taught(
@@ -66,12 +66,7 @@ def main(folder: Path) -> None:
     trained, _, verdict = taught(adam, updates=300)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     torch.manual_seed(0)
-    gathered: list[dict[str, Verdict] | None] = [None, None]
-    dist.all_gather_object(gathered, {"trained, alone": verdict, **verdicts(rank, trained)})
-    if rank == 0:
-        (folder / "verdicts.pickle").write_bytes(pickle.dumps(gathered))
-    dist.barrier()
-    dist.destroy_process_group()
+    leave(folder, {name: tuple(one) for name, one in {"trained, alone": verdict, **verdicts(rank, trained)}.items()})
 
 
 if __name__ == "__main__":

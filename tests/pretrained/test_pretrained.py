@@ -2,7 +2,6 @@
 
 import copy
 import math
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from autowarm import Lion, Muon, NormSGD, SignSGD
 from autowarm.pretrained import Verdict, detect
 from tests.pretrained.pretrained_ranks import taught
-from tests.programs import rank_environment
+from tests.programs import results
 
 SHAPES = [(64, 64), (192, 64), (64, 256), (16, 512), (1500, 40), (32, 16, 3, 3), (128, 1, 3, 3), (4, 48, 96)]
 
@@ -190,10 +189,8 @@ def test_the_device_is_read_once_at_the_end_and_nothing_is_changed():
 @pytest.fixture(scope="module")
 def ranks(rank_launcher, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    environments = [rank_environment(rank, 2, port=0) for rank in range(2)]
-    ended = rank_launcher.run_together([Path(__file__).parent / "pretrained_ranks.py", folder], environments)
-    assert {one.status for one in ended} == {0}, "".join(one.stderr for one in ended)
-    return pickle.loads((folder / "verdicts.pickle").read_bytes())
+    rank_launcher.run_ranks(2, [Path(__file__).parent / "pretrained_ranks.py", folder])
+    return [{what: Verdict(*one) for what, one in found.items()} for found in results(folder)]
 
 
 @pytest.mark.parametrize(

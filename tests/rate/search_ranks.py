@@ -1,7 +1,6 @@
 """One rank of test_ranks.py: searches under DDP and with arguments that differ; what it saw, in a file of its own."""
 
 import hashlib
-import json
 import math
 import os
 import sys
@@ -13,16 +12,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from autowarm import AdaptiveWarmup, Muon, find_rate
+from tests.programs import leave
 
 
 def digest(*things):
-    def content(tensor):
-        return tensor.detach().numpy().tobytes()
-
     found = hashlib.sha256()
     for model, optimizer in things:
         for tensor in (*model.parameters(), *model.buffers()):
-            found.update(content(tensor))
+            found.update(tensor.detach().numpy().tobytes())
         for state in optimizer.state.values():
             found.update(
                 repr(sorted((k, v.sum().item() if hasattr(v, "sum") else v) for k, v in state.items())).encode()
@@ -92,9 +89,7 @@ def main(folder):
         find_rate(model, optimizer, closure, steps=60 + rank)
     except RuntimeError as error:
         seen["error"] = str(error)
-    (folder / f"{rank}.json").write_text(json.dumps(seen))
-    dist.barrier()
-    dist.destroy_process_group()
+    leave(folder, seen)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD, find_rate
 from autowarm.optim import Together
+from autowarm.rate import RateSearch
 from tests.closures import backward_of
 
 
@@ -34,14 +35,8 @@ class Net(nn.Module):
         return self.layers(x)
 
 
-def closure_of(model: nn.Module, fail_at: int | None = None, error: type[BaseException] = ValueError) -> Any:
-    count = 0
-
+def closure_of(model: nn.Module) -> Callable[[], torch.Tensor]:
     def closure() -> torch.Tensor:
-        nonlocal count
-        count += 1
-        if count == fail_at:
-            raise error("stop")
         x = torch.randn(32, 8)
         random.random()
         drawn = float(np.random.standard_normal())  # noqa: NPY002 - of the generator that must be put back
@@ -57,10 +52,8 @@ def train(model: nn.Module, optimizer: Optimizer, scheduler: Any, steps: int) ->
     for _ in range(steps):
         loss = closure()
         optimizer.step()
-        if isinstance(scheduler, AdaptiveWarmup):
-            scheduler.step(loss.detach())
-        elif scheduler is not None:
-            scheduler.step()
+        if scheduler is not None:
+            scheduler.step(*[loss.detach()] * isinstance(scheduler, AdaptiveWarmup))
         optimizer.zero_grad()
         losses.append(loss.item())
     return losses
@@ -127,18 +120,48 @@ def test_a_run_with_a_search_in_it_is_the_same_to_the_bit(maker: str, scheduler:
     assert run(True) == run(False)
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, StopIteration])
+# What a closure does wrong in its 21st call, and what is said: each leaves nothing behind.
+STEPS = "the closure steps the optimizer, which find_rate does after it"
+WRONG: dict[str, tuple[Callable[[nn.Module, Optimizer], Any], type[BaseException], str]] = {
+    "an error": (lambda model, opt: exec("raise ValueError('stop')"), ValueError, "stop"),
+    "Ctrl-C": (lambda model, opt: exec("raise KeyboardInterrupt('stop')"), KeyboardInterrupt, "stop"),
+    "no batch is left": (
+        lambda model, opt: next(iter(())), ValueError,
+        "the batches ended after 20 of 100 steps: let the closure start over, or pass steps=20$",
+    ),
+    "a step": (lambda model, opt: opt.step(), ValueError, STEPS),
+    "a step, and no gradients": (lambda model, opt: (opt.step(), opt.zero_grad()), ValueError, STEPS),
+    "no gradients": (lambda model, opt: model.zero_grad(), ValueError, "after it no tensor has a gradient"),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("scheduler", ["none", "adaptive"])
-def test_an_exception_leaves_nothing_behind(error: type[BaseException], scheduler: str) -> None:
+@pytest.mark.parametrize(
+    ("maker", "wrong"), [*(("muon", wrong) for wrong in WRONG), *((maker, "a step") for maker in [*MAKERS][1:])]
+)
+def test_a_closure_that_goes_wrong_is_told_so_and_leaves_nothing_behind(maker: str, wrong: str, scheduler: str) -> None:
     model = Net()
-    optimizer = MAKERS["muon"](model)
-    sched = SCHEDULERS[scheduler](optimizer)
-    train(model, optimizer, sched, 3)
-    was = snapshot(model, optimizer)
-    expected, message = (ValueError, "ended after 20 of 100 steps") if error is StopIteration else (error, "stop")
-    with pytest.raises(expected, match=message):
-        find_rate(model, optimizer, closure_of(model, fail_at=21, error=error))
+    optimizer = MAKERS[maker](model)
+    train(model, optimizer, SCHEDULERS[scheduler](optimizer), 3)
+    was, closure, calls = snapshot(model, optimizer), closure_of(model), itertools.count(1)
+    act, error, said = WRONG[wrong]
+
+    def spoilt() -> torch.Tensor:
+        loss = closure()
+        if next(calls) == 21:
+            act(model, optimizer)
+        return loss
+
+    with pytest.raises(error, match=said):
+        find_rate(model, optimizer, spoilt)
     assert snapshot(model, optimizer) == was
+    assert not [hook for hook in optimizer._optimizer_step_post_hooks.values() if "find" in hook.__module__]
+
+
+def test_batches_that_end_too_soon_for_fewer_steps_are_to_start_over() -> None:
+    model, batches, closure = (model := Net()), iter(range(10)), closure_of(model)
+    with pytest.raises(ValueError, match="the batches ended after 10 of 100 steps: let the closure start over$"):
+        find_rate(model, Lion(model.parameters(), lr=1.0), lambda: (next(batches), closure())[1])
 
 
 @pytest.mark.parametrize("offload", [False, True])
@@ -269,8 +292,7 @@ def test_gradients_that_are_not_finite_are_no_error_and_not_counted() -> None:
         model.weight.grad.fill_(math.nan)  # type: ignore[union-attr]
         return loss
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         find_rate(model, optimizer, spoilt, steps=30)
     assert optimizer.skipped_updates == 0
 
@@ -296,70 +318,57 @@ def test_groups_keep_their_ratios_by_their_peaks(tensor: bool) -> None:
     assert {row[0] for row in seen} == {0.0}
 
 
-@pytest.mark.parametrize("maker", MAKERS)
-@pytest.mark.parametrize("clears", [False, True])
-@pytest.mark.parametrize("scheduler", ["none", "adaptive"])
-def test_a_closure_that_steps_is_told_so_and_leaves_nothing_behind(maker: str, clears: bool, scheduler: str) -> None:
-    model = Net()
-    optimizer = MAKERS[maker](model)
-    SCHEDULERS[scheduler](optimizer)
-    was = snapshot(model, optimizer)
-    closure = closure_of(model)
-
-    def stepping() -> torch.Tensor:
-        loss = closure()
-        optimizer.step()
-        if clears:
-            optimizer.zero_grad()
-        return loss
-
-    with pytest.raises(ValueError, match="the closure steps the optimizer, which find_rate does after it"):
-        find_rate(model, optimizer, stepping)
-    assert snapshot(model, optimizer) == was
-    assert not [hook for hook in optimizer._optimizer_step_post_hooks.values() if "find" in hook.__module__]
+SCALERS: dict[str, Callable[[], torch.amp.GradScaler | None]] = {
+    "no scaler": lambda: None,
+    "scaler": lambda: torch.amp.GradScaler("cpu", init_scale=8.0),
+    "disabled scaler": lambda: torch.amp.GradScaler("cpu", enabled=False),
+}
 
 
-def test_a_closure_that_clears_the_gradients_is_told_so() -> None:
-    model, closure = quadratic(1.0)
-    optimizer = Lion(model.parameters(), lr=1.0)
+@pytest.mark.parametrize("scaling", SCALERS)
+def test_one_bad_batch_changes_nothing_and_a_second_in_a_row_is_a_break(scaling: str) -> None:
+    def search(*bad: int) -> RateSearch:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+        scaler, optimizer = SCALERS[scaling](), torch.optim.AdamW(model.parameters(), lr=1.0)
+        calls = itertools.count()
 
-    def clearing() -> torch.Tensor:
-        loss = closure()
-        model.zero_grad()
-        return loss
+        def closure() -> torch.Tensor:
+            assert all(p.isfinite().all() for p in model.parameters())
+            now = next(calls)
+            drawn = torch.get_rng_state()
+            x = torch.randn(32, 8)
+            loss = (model(x) - x[:, :1]).square().mean()
+            if now in bad:
+                loss = loss * math.nan
+                torch.set_rng_state(drawn)  # the next batch comes instead
+            (loss if scaler is None else scaler.scale(loss)).backward()
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            return loss
 
-    with pytest.raises(ValueError, match="or cleared the gradients: after it no tensor has a gradient"):
-        find_rate(model, optimizer, clearing)
+        return find_rate(model, optimizer, closure, total_steps=1000, scaler=scaler)
 
-
-@pytest.mark.parametrize(("batches", "advice"), [(10, "let the closure start over$"), (30, "or pass steps=30$")])
-def test_batches_that_end_are_told_with_advice_that_works(batches: int, advice: str) -> None:
-    model = Net()
-    closure, left = closure_of(model), iter(range(batches))
-    with pytest.raises(ValueError, match=f"the batches ended after {batches} of 100 steps: .*{advice}"):
-        find_rate(model, Lion(model.parameters(), lr=1.0), lambda: (next(left), closure())[1])
-
-
-def test_an_expanded_buffer_is_no_obstacle() -> None:
-    model = nn.Linear(8, 1)
-    model.register_buffer("scale", torch.ones(1).expand(4))
-    opt = Lion(model.parameters(), lr=1.0)
-    before = torch.get_rng_state()
-
-    def closure() -> torch.Tensor:
-        x = torch.randn(64, 8)
-        loss = (model(x) * model.scale[0] - x.sum(1, keepdim=True)).square().mean()
-        loss.backward()
-        return loss
-
-    find_rate(model, opt, closure, total_steps=1000)
-    assert torch.equal(before, torch.get_rng_state())
+    clean = search()
+    assert clean.reason is None
+    for bad in ((0,), (40,), (40, 60)):
+        found = search(*bad)
+        np.testing.assert_array_equal(found.losses, clean.losses)
+        assert found.suggestion == clean.suggestion
+    broken = search(40, 41)
+    np.testing.assert_array_equal(broken.losses[:-1], clean.losses[:40])
+    assert math.isnan(broken.losses[-1])
+    assert broken.broken
 
 
 class Growing(nn.Linear):
-    """A layer with a cache in a buffer, which grows as rotary embeddings do, with longer inputs."""
+    """A layer with a cache in a buffer, which grows with longer inputs as rotary embeddings do, and an expanded one."""
 
     cached = 0
+
+    def __init__(self) -> None:
+        super().__init__(4, 1)
+        self.register_buffer("scale", torch.ones(1).expand(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if len(x) > self.cached:
@@ -368,13 +377,13 @@ class Growing(nn.Linear):
         return super().forward(x * self.cache[: len(x)])
 
 
-def test_a_cache_that_grows_in_the_search_stays_as_the_module_counts_on_it() -> None:
-    model, sizes = Growing(4, 1), itertools.count(9)
+def test_buffers_that_grow_or_are_expanded_stay_as_the_module_counts_on_them() -> None:
+    model, sizes = Growing(), itertools.count(9)
     model(torch.ones(8, 4))
-
-    closure = backward_of(lambda: model(torch.randn(next(sizes), 4)).square().mean())
+    closure = backward_of(lambda: model(torch.randn(next(sizes), 4) * model.scale).square().mean())
     find_rate(model, torch.optim.SGD(model.parameters(), lr=0.1), closure, total_steps=100, steps=20)
     assert model(torch.ones(16, 4)).shape == (16, 1)
+    assert model.scale.tolist() == [1.0] * 4
 
 
 def test_numbers_of_other_libraries_are_plain_ones() -> None:
@@ -386,5 +395,5 @@ def test_numbers_of_other_libraries_are_plain_ones() -> None:
     plain = found(total_steps=100, lowest=0.5, highest=64.0, steps=20)
     others = {"total_steps": np.int64(100), "lowest": np.float32(0.5), "highest": torch.tensor(64.0)}
     other = found(**others, steps=np.int64(20))
-    assert (other.rates == plain.rates).all()
-    assert (other.losses == plain.losses).all()
+    np.testing.assert_array_equal(other.rates, plain.rates)
+    np.testing.assert_array_equal(other.losses, plain.losses)

@@ -1,18 +1,15 @@
 """Two real processes (gloo) under DDP: one curve, one suggestion, and nothing left behind on either."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.programs import Launcher, rank_environment
+from tests.programs import Launcher, results
 
 
 def test_ranks_find_the_same_by_the_mean_of_their_losses(rank_launcher: Launcher, tmp_path: Path) -> None:
-    environments = [rank_environment(rank, 2, port=0) for rank in (0, 1)]
-    ended = rank_launcher.run_together([Path(__file__).parent / "search_ranks.py", tmp_path], environments)
-    assert {one.status for one in ended} == {0}, "".join(one.stderr for one in ended)
-    first, second = ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    rank_launcher.run_ranks(2, [Path(__file__).parent / "search_ranks.py", tmp_path])
+    first, second = ranks = results(tmp_path)
     for key in ("losses", "suggestion", "interval", "reason", "rate", "spoilt"):
         assert first[key] == second[key]
     assert first["reason"] is None
@@ -21,6 +18,6 @@ def test_ranks_find_the_same_by_the_mean_of_their_losses(rank_launcher: Launcher
     assert first["own"] != second["own"]
     assert [seen["same"] for seen in ranks] == [True, True]  # nothing is left behind
     assert first["spoilt"] == 31  # a loss that is not finite ends both
-    assert [seen["bad once"] for seen in ranks] == [[20, 21]] * 2  # a bad batch on one is dropped on both
+    assert [seen["bad once"] for seen in ranks] == [(20, 21)] * 2  # a bad batch on one is dropped on both
     for seen in ranks:
         assert "ranks disagree: find_rate has different settings on them" in seen["error"]

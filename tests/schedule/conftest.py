@@ -1,10 +1,5 @@
-import sys
-from pathlib import Path
-
 import pytest
 import torch._dynamo  # noqa: F401  # which the first step of an optimizer imports
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)

@@ -19,13 +19,22 @@ def make_optimizer(lr: float | torch.Tensor = PEAK) -> Lion:
     return Lion([nn.Parameter(torch.zeros(4, 4))], lr=lr)
 
 
+def rate(tensor: bool, lr: float = PEAK) -> float | torch.Tensor:
+    """A tensor is in double precision, so that its rates are those of a number."""
+    return torch.tensor(lr, dtype=torch.float64) if tensor else lr
+
+
+def group(tensor: bool = False, lr: float = PEAK, **options: Any) -> dict[str, Any]:
+    p = nn.Parameter(torch.zeros(4, 4))
+    p.grad = torch.ones(4, 4)
+    return {"params": [p], "lr": rate(tensor, lr), **options}
+
+
 every_lr = pytest.mark.parametrize("tensor", [False, True], ids=["float lr", "tensor lr"])
 
 
 def made(tensor: bool = False, total_steps: int | None = 100, **options: Any) -> AdaptiveWarmup:
-    """A schedule of a number, or of a tensor in double precision, whose rates are the same."""
-    lr = torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
-    return AdaptiveWarmup(make_optimizer(lr), total_steps, **options)
+    return AdaptiveWarmup(make_optimizer(rate(tensor)), total_steps, **options)
 
 
 def falling(start: float = 10.0, end: float = 1.0, pace: float = 30.0) -> Callable[[int], float]:
@@ -34,19 +43,21 @@ def falling(start: float = 10.0, end: float = 1.0, pace: float = 30.0) -> Callab
 
 def run(
     scheduler: torch.optim.lr_scheduler.LRScheduler,
-    losses: Callable[[int], float],
+    losses: Callable[[int], float | None],
     steps: Iterable[int],
     order: str = "after",
 ) -> list[float]:
     """Train; returns the rate of every update."""
     opt, rates = scheduler.optimizer, []
     for t in steps:
+        loss = losses(t)
+        told = () if loss is None else (torch.tensor(loss, dtype=torch.float64),)
         if order == "before":
-            scheduler.step(torch.tensor(losses(t), dtype=torch.float64))
+            scheduler.step(*told)
         rates.append(float(opt.param_groups[0]["lr"]))
         opt.step()
         if order == "after":
-            scheduler.step(torch.tensor(losses(t), dtype=torch.float64))
+            scheduler.step(*told)
     return rates
 
 
@@ -58,8 +69,9 @@ MODES = {
 every_mode = pytest.mark.parametrize("make", MODES.values(), ids=MODES)
 
 
-def saved(scheduler: AdaptiveWarmup) -> dict:
+def saved(thing: Any) -> dict:
+    """Its state, as another process loads it."""
     buffer = io.BytesIO()
-    torch.save(scheduler.state_dict(), buffer)
+    torch.save(thing.state_dict(), buffer)
     buffer.seek(0)
     return torch.load(buffer, weights_only=True)

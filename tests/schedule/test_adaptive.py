@@ -1,6 +1,5 @@
 """The scheduler as a PyTorch user meets it."""
 
-import io
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from schedule_runs import PEAK, every_mode, falling, make_optimizer, run
 
 from autowarm import AdaptiveWarmup
+from tests.schedule.schedule_runs import PEAK, every_mode, falling, make_optimizer, run, saved
 
 
 @every_mode
@@ -19,8 +18,7 @@ from autowarm import AdaptiveWarmup
 def test_a_whole_run(make: Callable, order: str, decay: str) -> None:
     T = 200
     scheduler = make(make_optimizer(), T, decay=decay)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # PyTorch's own, too
+    with warnings.catch_warnings(action="error"):  # PyTorch's own, too
         rates = run(scheduler, falling(), range(T), order)
     assert rates[0] == pytest.approx(PEAK / scheduler.profile.div, rel=1e-12)
     assert all(0 < rate <= PEAK for rate in rates)
@@ -48,30 +46,15 @@ def test_a_weight_of_any_kind_is_its_number(one: Any, recover: bool) -> None:
             scheduler.observe(torch.tensor(4.0), 0.5)
             scheduler.optimizer.step()
             scheduler.step()
-    given = io.BytesIO()
-    torch.save(schedulers[0].state_dict(), given)
-    given.seek(0)
-    state = torch.load(given, weights_only=True)
+    state = saved(schedulers[0])
     assert state == schedulers[1].state_dict()
     AdaptiveWarmup(make_optimizer(), 100, recover=recover).load_state_dict(state)
-
-
-def test_both_orders_are_the_same_schedule_one_update_apart() -> None:
-    T, options = 100, {"target_loss": 0.5, "peak_gap": 2.0}
-    before = run(AdaptiveWarmup.paper(make_optimizer(), T, **options), falling(), range(T), "before")
-    # Called after the step, update t rests on the loss of update t − 1: handed each loss one update early, it agrees.
-    early = lambda t: falling()(t + 1 if t else 0)  # noqa: E731
-    after = run(AdaptiveWarmup.paper(make_optimizer(), T, **options), early, range(T), "after")
-    assert before[0] == after[0]
-    assert before[2:] == after[2:]
-    assert before[1] != after[1]
 
 
 @pytest.mark.parametrize("order", ["after", "before"])
 def test_without_a_floor_a_stalled_run_is_told_why(order: str) -> None:
     scheduler = AdaptiveWarmup.paper(make_optimizer(), 30, target_loss=0.5)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         run(scheduler, lambda t: 5.0, range(29), order)
     with pytest.warns(
         UserWarning, match=r"total_steps=30 ends still in warm-up: the gap to target_loss=0.5 never fell"
@@ -86,13 +69,8 @@ def test_a_run_without_losses_follows_the_ramp_with_one_warning(options: dict, l
     alone = AdaptiveWarmup(make_optimizer(), 50, **options)  # a loss that never falls leaves the ramp alone, too
     rates = run(alone, lambda t: 5.0, range(50))
     scheduler = AdaptiveWarmup(make_optimizer(lr.clone() if isinstance(lr, torch.Tensor) else lr), 50, **options)
-    found = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(50):
-            found.append(float(scheduler.optimizer.param_groups[0]["lr"]))
-            scheduler.optimizer.step()
-            scheduler.step()
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        found = run(scheduler, lambda t: None, range(50))
     assert found == pytest.approx(rates, rel=1e-6)
     assert [str(w.message)[:40] for w in caught] == ["step() was called without a loss, so tim"]
     assert (scheduler.phase, scheduler.ended_by) == ("decay", "clock")
@@ -100,11 +78,8 @@ def test_a_run_without_losses_follows_the_ramp_with_one_warning(options: dict, l
 
 def test_without_losses_and_ramp_it_stays_in_warm_up_and_says_so() -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 10, max_warmup=None, peak_gap=1.0)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(10):
-            scheduler.optimizer.step()
-            scheduler.step()
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        run(scheduler, lambda t: None, range(10))
     assert [str(w.message)[:40] for w in caught] == [
         "step() was called without a loss, so tim",
         "the run of total_steps=10 ends still in ",

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from schedule_runs import PEAK, falling, make_optimizer, run
 from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
+from tests.schedule.schedule_runs import PEAK, falling, make_optimizer, run
 
 Loop = Callable[[], Any]
 
@@ -50,11 +50,9 @@ def trained_loop(
             scheduler.step(value(loss))
 
 
-def given(losses: list[float], T: int = 1000, **options: Any) -> AdaptiveWarmup:
+def given(losses: list[float | None], T: int = 1000, **options: Any) -> AdaptiveWarmup:
     scheduler = AdaptiveWarmup(make_optimizer(), T, **options)
-    for loss in losses:
-        scheduler.optimizer.step()
-        scheduler.step(loss)
+    run(scheduler, losses.__getitem__, range(len(losses)))
     return scheduler
 
 
@@ -100,8 +98,7 @@ CORRECT: dict[str, Loop] = {
 
 @pytest.mark.parametrize("loop", CORRECT)
 def test_a_correct_loop_sees_no_warning(loop: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         CORRECT[loop]()
 
 
@@ -140,11 +137,7 @@ def test_what_stops_a_run_says_which_it_was(weights: str) -> None:
         message = "20 times in a row, .*all weights are finite.*gradients are finite.*batches give no finite loss"
     else:
         message = "the run has diverged, for weights are not finite. Lower the peak rate.*recover=True"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for _ in range(19):
-            scheduler.optimizer.step()
-            scheduler.step(math.nan)
-        scheduler.optimizer.step()
+    with warnings.catch_warnings(action="ignore"):
+        run(scheduler, lambda t: math.nan, range(19))
         with pytest.raises(RuntimeError, match=message):
-            scheduler.step(math.nan)
+            run(scheduler, lambda t: math.nan, [19])

@@ -6,7 +6,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from schedule_runs import PEAK, every_lr, falling, made, run, saved
+
+from tests.schedule.schedule_runs import PEAK, every_lr, falling, made, run, saved
 
 
 def lingering(t: int) -> float:
@@ -34,8 +35,7 @@ def test_extended_in_warmup_the_ramp_goes_on_from_where_it_is(tensor: bool, tota
 @pytest.mark.parametrize("at", [60, 99, 100, 101])
 def test_extended_in_decay_it_climbs_to_the_new_decay_without_a_jump(tensor: bool, at: int) -> None:
     scheduler = made(tensor, 100)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         rates = run(scheduler, lingering, range(at))
         scheduler.extend(200)
         rates += run(scheduler, lingering, range(at, 200))
@@ -72,8 +72,7 @@ def test_loaded_for_another_horizon_it_is_extended_with_one_warning(tensor: bool
     first.extend(160)
     rates = run(first, falling(), range(100, 130))
     assert rates == run(second, falling(), range(100, 130))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # it is for 160 now
+    with warnings.catch_warnings(action="error"):  # it is for 160 now
         third.load_state_dict(saved(second))
         tail = run(third, falling(), range(130, 160))
     assert tail == run(first, falling(), range(130, 160))
@@ -86,8 +85,7 @@ def test_a_script_that_extends_on_its_way_resumes_without_a_word(tensor: bool) -
     run(straight, falling(), range(40))
     straight.extend(150)
     run(straight, falling(), range(40, 60))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         again, longer = made(tensor, 100), made(tensor, 150)
         again.load_state_dict(saved(straight))
         longer.load_state_dict(saved(straight))

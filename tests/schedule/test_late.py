@@ -4,9 +4,9 @@ import math
 import warnings
 
 import pytest
-from schedule_runs import falling, made, run, saved
 
 from autowarm import losses
+from tests.schedule.schedule_runs import falling, made, run, saved
 
 T = 100
 
@@ -25,8 +25,7 @@ def test_everything_comes_four_updates_later_with_a_float_rate_as_with_a_tensor(
     monkeypatch.setattr(losses, "AT_ONCE", ("cpu",))
     at_once = made()
     # The same losses, four updates later, and none before.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         run(at_once, lambda t: math.nan, range(0))
         for t in range(T):
             assert rates[t] == at_once.optimizer.param_groups[0]["lr"], t
@@ -36,8 +35,7 @@ def test_everything_comes_four_updates_later_with_a_float_rate_as_with_a_tensor(
 
 
 def test_waiting_for_a_loss_is_no_step_without_one() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         run(made(), falling(), range(T))
 
 
@@ -55,8 +53,7 @@ def test_resumed_it_is_the_uninterrupted_run_to_the_bit(at: int) -> None:
 def test_broken_losses_are_told_and_end_the_run_four_updates_later() -> None:
     scheduler = made(max_nonfinite=3)
     run(scheduler, falling(), range(10))
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as said:
         run(scheduler, lambda t: math.nan, range(4))
         assert not said
         with pytest.raises(RuntimeError, match="not finite 3 times in a row"):

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from schedule_runs import PEAK, falling, run, saved
 from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD
 from autowarm.optim import Together
+from tests.schedule.schedule_runs import PEAK, falling, run, saved
 
 T = 60
 MAKERS: dict[str, tuple[Callable[..., Any], str]] = {
@@ -66,14 +66,3 @@ def test_resumed_it_is_the_same_and_without_it_nothing_is_written() -> None:
     assert "momentum" not in plain.metrics()
     with pytest.raises(ValueError, match="momentum: saved .0.85, 0.95., here None"):
         plain.load_state_dict(saved(straight))
-
-
-@pytest.mark.parametrize("given", [0.9, (0.9,), (0.9, 1.0), (0.9, "x"), (True, 0.9), (0.1, 0.2, 0.3, 0.4)], ids=str)
-def test_what_is_no_momentum(given: Any) -> None:
-    with pytest.raises(ValueError, match=r"momentum is .at the start, at the peak.*in .0, 1., got "):
-        made(momentum=given)
-
-
-def test_groups_without_one_are_an_error_by_name() -> None:
-    with pytest.raises(ValueError, match="the groups of Adagrad have no momentum and no betas"):
-        AdaptiveWarmup(torch.optim.Adagrad([nn.Parameter(torch.zeros(2))]), T, momentum=(0.85, 0.95))

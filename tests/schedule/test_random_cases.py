@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from schedule_runs import PEAK, saved
-from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
+from tests.schedule.schedule_runs import PEAK, group, saved
 
 CASES, BATCH, FEW = 2000, 50, 50
 # What must be said, once, when it happens: by a part of its warning.
@@ -26,12 +25,6 @@ SAID = {
     "idle": "made no update",
     "overrun": "more than total_steps",
 }
-
-
-def group(tensor: bool, lr: float = PEAK, **options: Any) -> dict[str, Any]:
-    p = nn.Parameter(torch.zeros(3, 3))
-    p.grad = torch.ones(3, 3)
-    return {"params": [p], "lr": torch.tensor(lr, dtype=torch.float64) if tensor else lr, **options}
 
 
 class Case:
@@ -161,24 +154,22 @@ def killed(scheduler: AdaptiveWarmup, case: Case) -> AdaptiveWarmup:
     else:
         other = copy.deepcopy((scheduler.optimizer, scheduler))[1]
     for one in other.optimizer.param_groups:
-        one["params"][0].grad = torch.ones(3, 3)
+        one["params"][0].grad = torch.ones(4, 4)
     return other
 
 
+GENERATED = [pytest.mark.long, pytest.mark.generated]
+
+
 @pytest.mark.parametrize(
-    "first",
-    [
-        pytest.param(n, marks=[pytest.mark.long, pytest.mark.generated] if n >= FEW else [])
-        for n in range(0, CASES, BATCH)
-    ],
+    "first", [pytest.param(n, marks=GENERATED if n >= FEW else []) for n in range(0, CASES, BATCH)]
 )
 def test_lives_drawn_at_random(first: int) -> None:
     for number in range(first, first + BATCH):
         case = Case(number)
         straight, resumed = case.make(), case.make()
         other = case.make(tensor=not case.tensor)  # floats beside tensors
-        with warnings.catch_warnings(record=True) as heard:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True, action="always") as heard:
             for place, happening in enumerate(case.happenings):
                 where = f"case {number}, happening {place}: {happening}"
                 try:
@@ -195,8 +186,7 @@ def test_lives_drawn_at_random(first: int) -> None:
                 assert all(0 < rate <= max(peaks) * (1 + 1e-12) for rate in rates), where
                 now = [float(group["lr"]) for group in straight.optimizer.param_groups]
                 assert all(0 < rate <= peak * (1 + 1e-12) for rate, peak in zip(now, peaks, strict=True)), where
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
+                with warnings.catch_warnings(action="ignore"):
                     if case.draw.random() < 0.2:
                         resumed = killed(resumed, case)
                     assert live(resumed, case, happening) == rates, where

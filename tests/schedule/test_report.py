@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from schedule_runs import PEAK, every_lr, falling, made, make_optimizer, run
 
 from autowarm import AdaptiveWarmup
+from tests.schedule.schedule_runs import PEAK, every_lr, falling, made, make_optimizer, run
 
 
 @every_lr

@@ -2,7 +2,7 @@
 
 import os
 import sys
-import time
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -11,6 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from autowarm.smoothness import Probe
+from tests.programs import leave
 
 KINDS = ["ddp", "ddp-views", "fsdp"]
 
@@ -47,11 +48,7 @@ def train_on_rank(rank, kind, probed):
         # Unequal shares would weigh ranks' losses differently; these are equal. "single" is one process with it all.
         own = slice(None) if kind == "single" else slice(6 * rank, 6 * rank + 6)
         closure = closure_for(model, x[own], torch.nn.functional.pad(y, (0, 1))[own])
-        if probed:
-            with probe(closure):
-                opt.step()
-        else:
-            closure()
+        with probe(closure) if probed else nullcontext(closure()):
             opt.step()
         assert all(p.grad is not None for p in model.parameters())
         opt.zero_grad()
@@ -67,12 +64,7 @@ def main(folder):
     for kind in KINDS:
         (weights, points), (plain, _) = (train_on_rank(rank, kind, probed) for probed in (True, False))
         found[kind] = (all(torch.equal(a, b) for a, b in zip(weights, plain, strict=True)), points)
-    torch.save(found, f"{folder}/{rank}.part")
-    os.rename(f"{folder}/{rank}.part", f"{folder}/{rank}.pt")
-    # A rank that leaves while the other is still reading from it can take it down: both wait, by no collective, and go.
-    while not all(os.path.exists(f"{folder}/{r}.pt") for r in (0, 1)):
-        time.sleep(0.02)
-    os._exit(0)
+    leave(folder, found)
 
 
 if __name__ == "__main__":

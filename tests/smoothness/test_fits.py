@@ -126,21 +126,3 @@ def test_an_exponent_beyond_the_range_is_said_to_be_at_its_end(true, end):
     found = fit(Δ, 1 + (Δ / 7) ** true, "power")
     assert found.rho == pytest.approx(end, rel=0.01)
     assert found.rho_at_end
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: fit([1, 2], [1, 2, 3]), "one length"),
-        (lambda: fit([1, 2, np.nan], [1, 2, 3]), "finite"),
-        (lambda: fit([1, 2, 2], [1, 2, 3]), "more than 2 different gaps"),
-        (lambda: fit([1, 2, 3], [1, 2, 3], "cubic"), "unknown model 'cubic'"),
-        (lambda: fit([-1, 2, 3, 4], [1, 2, 3, 4], "power"), "gaps above 0"),
-        (lambda: fit([-1, 2, 3, 4], [1, 2, 3, 4], "assumption"), "gaps above 0"),
-        (lambda: fit(Δ, Δ, "linear", rho=2), "'linear' has none to set"),
-        (lambda: fit(Δ, Δ, "power", rho=-1), "rho must be positive"),
-    ],
-)
-def test_bad_input(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -1,6 +1,7 @@
 import copy
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, find_rate
 from autowarm.smoothness import Probe
 from tests.closures import backward_of
-from tests.programs import rank_environment
+from tests.programs import results
 from tests.smoothness.probe_ranks import KINDS, batches, closure_for, train_on_rank
 
 OPTIMIZERS = {"muon": (Muon, 3e-3), "lion": (Lion, 1e-3), "normsgd": (NormSGD, 3e-2)}
@@ -37,24 +38,34 @@ def seed_all():
     torch.manual_seed(7)
 
 
-def run(name, *, probed, every=1, clip=0.05, parts=1, model=None):
+def run(name, *, probed, parts):
     cls, lr = OPTIMIZERS[name]
-    model = model or network()
+    model = network()
     opt = cls.from_model(model, lr=lr)
-    probe = Probe(model, opt, every=every) if probed else None
+    probe = Probe(model, opt) if probed else None
     seed_all()
     for x, y in batches():
         closure = closure_for(model, x, y, parts)
-        if probe:
-            with probe(closure):
-                nn.utils.clip_grad_norm_(model.parameters(), clip)
-                opt.step()
-        else:
-            closure()
-            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        with probe(closure) if probe else nullcontext(closure()):
+            nn.utils.clip_grad_norm_(model.parameters(), 0.05)
             opt.step()
         opt.zero_grad()
     return model, probe
+
+
+def measured(model, opt, closure, **options):
+    """The point of one step."""
+    probe = Probe(model, opt, **options)
+    with probe(closure):
+        opt.step()
+    [point] = probe.points
+    return point
+
+
+def holding(x):
+    model = nn.Module()
+    model.x = x
+    return model
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -130,34 +141,27 @@ def geometry_options(opt):
 
 
 @pytest.mark.parametrize(("cls", "lr", "geometry"), [(Lion, 1e-2, "sign"), (NormSGD, 0.3, "frobenius")])
-@pytest.mark.parametrize("measured", ["sign", "spectral", "frobenius"])
-def test_agreement_with_a_naive_double_precision_implementation(cls, lr, geometry, measured):
+@pytest.mark.parametrize("by", ["sign", "spectral", "frobenius"])
+def test_agreement_with_a_naive_double_precision_implementation(cls, lr, geometry, by):
     model = network(noisy=False).double()
     opt = cls(model.parameters(), lr=lr, **({"momentum": 0.0} if cls is NormSGD else {}))
     x, y = (t.double() for t in batches(1)[0])
-    expected, slope = naive(model, opt, x, y, measured)
-    probe = Probe(model, opt, geometry=None if measured == geometry else measured)
-    with probe(closure_for(model, x, y)):
-        opt.step()
-    assert probe.points[0].smoothness == pytest.approx(expected, rel=1e-6)
-    assert probe.points[0].slope == pytest.approx(slope, rel=1e-6)
+    expected, slope = naive(model, opt, x, y, by)
+    point = measured(model, opt, closure_for(model, x, y), geometry=None if by == geometry else by)
+    assert point.smoothness == pytest.approx(expected, rel=1e-6)
+    assert point.slope == pytest.approx(slope, rel=1e-6)
 
 
 def test_groups_own_geometries_and_radii():
     model = network(noisy=False)
     opt = Muon.from_model(model, lr=1e-2)
-    x, y = batches(1)[0]
-    probe = Probe(model, opt, geometry="groups")
-    weights = {n: p.detach().clone() for n, p in model.named_parameters()}
-    with probe(closure_for(model, x, y)):
-        opt.step()
-    sizes = []
-    for group in opt.param_groups:
-        for p in group["params"]:
-            name = next(n for n, q in model.named_parameters() if q is p)
-            sizes.append(group["geometry"].norm(p.detach() - weights[name]).item())
+    weights = {p: p.detach().clone() for p in model.parameters()}
+    point = measured(model, opt, closure_for(model, *batches(1)[0]), geometry="groups")
+    sizes = [
+        group["geometry"].norm(p.detach() - weights[p]).item() for group in opt.param_groups for p in group["params"]
+    ]
     assert len(sizes) == 4
-    assert probe.points[0].step_norm == pytest.approx(max(sizes), rel=1e-6)
+    assert point.step_norm == pytest.approx(max(sizes), rel=1e-6)
 
 
 def test_curvature_along_the_step_of_a_quadratic():
@@ -166,15 +170,9 @@ def test_curvature_along_the_step_of_a_quadratic():
     A = torch.randn(5, 5, dtype=torch.float64)
     A = A @ A.T
     x = nn.Parameter(torch.randn(5, dtype=torch.float64))
-    model = nn.Module()
-    model.x = x
-    opt = Lion([x], lr=0.01)
-    probe = Probe(model, opt)
-
     start = x.detach().clone()
-    with probe(backward_of(lambda: 0.5 * x @ A @ x)):
-        opt.step()
-    δ, point = x.detach() - start, probe.points[0]
+    point = measured(holding(x), Lion([x], lr=0.01), backward_of(lambda: 0.5 * x @ A @ x))
+    δ = x.detach() - start
     assert point.step_norm == pytest.approx(0.01)
     assert point.curvature_by_slopes == pytest.approx((δ @ A @ δ / 0.01**2).item(), rel=1e-8)
     assert point.curvature_l2 == pytest.approx((δ @ A @ δ / (δ @ δ)).item(), rel=1e-8)
@@ -185,15 +183,10 @@ def test_curvature_along_the_step_of_a_quadratic():
 
 def test_no_best_rate_uphill():
     x = nn.Parameter(torch.ones(2))
-    model = nn.Module()
-    model.x = x
     opt = torch.optim.SGD([x], lr=0.1, maximize=True)
-    probe = Probe(model, opt, geometry="frobenius")
-
-    with probe(backward_of(lambda: x.square().sum())):
-        opt.step()
-    assert probe.points[0].slope > 0
-    assert probe.points[0].best_rate is None
+    point = measured(holding(x), opt, backward_of(lambda: x.square().sum()), geometry="frobenius")
+    assert point.slope > 0
+    assert point.best_rate is None
 
 
 def test_every_nth_step_and_rates_of_a_schedule():
@@ -250,18 +243,12 @@ def test_a_buffer_that_is_replaced_comes_back():
             return super().forward(x)
 
     model = Counting()
-    opt = Lion(model.parameters(), lr=1e-2)
-    probe = Probe(model, opt)
-    with probe(closure_for(model, torch.ones(3, 3), torch.zeros(3, 3))):
-        opt.step()
+    measured(model, Lion(model.parameters(), lr=1e-2), closure_for(model, torch.ones(3, 3), torch.zeros(3, 3)))
     assert model.calls.item() == 1
 
 
 def test_bad_input():
     model = network()
-    opt = Lion(model.parameters(), lr=1e-2)
-    with pytest.raises(ValueError, match="every must be at least 1"):
-        Probe(model, opt, every=0)
     with pytest.warns(UserWarning, match="RMSprop is no norm-constrained optimizer"):
         Probe(model, torch.optim.RMSprop(model.parameters()))
     probe = Probe(model, torch.optim.SGD(model.parameters(), lr=0.1), geometry="groups")
@@ -269,19 +256,13 @@ def test_bad_input():
         pass
 
 
-# Two processes.
-
-
 def test_two_ranks_measure_the_same_as_one_process(tmp_path, rank_launcher):
-    environments = [rank_environment(rank, 2, port=0) for rank in (0, 1)]
-    ended = rank_launcher.run_together([Path(__file__).parent / "probe_ranks.py", tmp_path], environments)
-    assert [one.status for one in ended] == [0, 0], "".join(one.stderr for one in ended)
-    found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    rank_launcher.run_ranks(2, [Path(__file__).parent / "probe_ranks.py", tmp_path])
+    found = results(tmp_path)
     alone = train_on_rank(0, "single", True)[1]
     for kind in KINDS:
         (same0, points0), (same1, points1) = found[0][kind], found[1][kind]
-        assert same0, f"{kind}: the probe changed the weights"
-        assert same1, f"{kind}: the probe changed the weights"
+        assert (same0, same1) == (True, True), f"{kind}: the probe changed the weights"
         assert points0 == points1, kind
         np.testing.assert_allclose(points0, alone, rtol=2e-4, err_msg=kind)
 
@@ -310,11 +291,8 @@ def test_a_fused_first_layer_leaves_the_others_as_they_are():
     torch.manual_seed(0)
     model = nn.ModuleDict({"qkv": nn.Linear(8, 24), "embedding": nn.Embedding(101, 8), "out": nn.Linear(24, 101)})
     opt = Muon.from_model(model, lr=1e-3, blocks={"qkv": 3})
-    probe = Probe(model, opt)
-
-    with probe(backward_of(lambda: model["out"](model["qkv"](model["embedding"](torch.arange(5)))).square().mean())):
-        opt.step()
-    assert probe.points[0].smoothness > 0
+    closure = backward_of(lambda: model["out"](model["qkv"](model["embedding"](torch.arange(5)))).square().mean())
+    assert measured(model, opt, closure).smoothness > 0
 
 
 @pytest.mark.parametrize("optimizer", [Lion, torch.optim.AdamW])

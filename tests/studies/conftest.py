@@ -5,6 +5,7 @@ And fewer of the texts that a fine-tuned model learns first.
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from studies.rows import PlannedRow, Rows
 from studies.tasks import finetuning
 from tests.lab.conftest import jobs_here as jobs_here
 
+DOCS = Path(__file__).parents[2] / "docs"
 BEST_SHARE, NOISE, AHEAD = 0.1, 0.001, 0.02
 
 
@@ -37,6 +39,16 @@ def made_up(run: PlannedRow) -> dict[str, Any]:
         loss -= 3.0 * AHEAD
         warmup, ended_by = run.cell.steps // 4, "loss"
     return row_of(run, loss) | {"first_loss": 6.0, "warmup_steps": warmup, "ended_by": ended_by}
+
+
+def said(page: str) -> str:
+    """What a page says, on one line."""
+    return " ".join((DOCS / page).read_text(encoding="utf-8").split())
+
+
+def stored(name: str) -> Rows:
+    """The rows of a study that was made."""
+    return Rows.load(DOCS / "data" / "studies" / f"{name}.jsonl")
 
 
 def row_of(run: PlannedRow, loss: float) -> dict[str, Any]:

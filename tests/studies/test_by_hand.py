@@ -15,6 +15,8 @@ from studies.cells import DEFAULT
 from studies.plans.transfer import FINE_TUNING, FINE_TUNING_STAGES
 from studies.rows import Cell, PlannedRow, Rows, append
 
+from .conftest import row_of, said, stored
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -22,10 +24,7 @@ def made_up(run: PlannedRow) -> dict[str, Any]:
     """A loss by the schedule and the rate, with nothing random in it."""
     arm = run.schedule.split()[0]
     loss = 1.0 + {DEFAULT: 0.0, shapes.LINEAR: 0.02, shapes.RAMP: -0.01}.get(arm, 0.2) + run.seed / 1000
-    return {
-        "part": run.part, "cell": vars(run.cell), "schedule": run.schedule, "seed": run.seed, "val_loss": loss,
-        "first_loss": 3.0 + run.seed / 1000, "diverged": False, "warmup_steps": 100 + run.seed, "seconds": 1.0,
-    }  # fmt: skip
+    return row_of(run, loss) | {"first_loss": 3.0 + run.seed / 1000, "warmup_steps": 100 + run.seed}
 
 
 def test_the_study_of_forms_runs_to_its_end_seed_by_seed_and_goes_on(
@@ -58,13 +57,12 @@ def test_what_the_page_says_of_forms() -> None:
     rows = Rows.load(ROOT / shapes.ROWS)
     seeds = shapes.finished(rows)
     ramp, linear = (shapes.over_settings(rows, arm, seeds) for arm in (shapes.RAMP, shapes.LINEAR))
-    page = " ".join((ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8").split())
     assert (
         f"Over {ramp.count} settings and {len(seeds)} seeds, a ramp as long as the default's warm-up costs "
         f"{-ramp.mean:.2f} ± {ramp.stderr:.2f}% of the progress less than η(Δ), most of it at hot rates; but nobody "
         f"knows that length before the run. A rate linear in the gap costs {-linear.mean:.2f} ± {linear.stderr:.2f}% "
         "less."
-    ) in page
+    ) in said("how-it-works.md")
     hot = shapes.over_settings(rows, shapes.RAMP, seeds, [3.0])
     assert hot.count * hot.mean < 0.5 * ramp.count * ramp.mean
     tuned = shapes.over_settings(rows, shapes.LINEAR, seeds, [1.0])
@@ -102,7 +100,7 @@ def test_the_study_of_the_momentum_runs_to_its_end_seed_by_seed(
 
 def test_a_momentum_is_warmed_up_in_its_own_runs_alone() -> None:
     for cell in momentum.CELLS[:2]:
-        short = PlannedRow(momentum.PART, replace(cell, steps=60), DEFAULT, 20)
+        short = PlannedRow(momentum.PART, replace(cell, task="mlp", steps=60), DEFAULT, 20)
         plain, warmed = (momentum.made(replace(short, schedule=name)) for name in (DEFAULT, momentum.WARMED))
         assert plain["first_loss"] == warmed["first_loss"]
         assert plain["val_loss"] != warmed["val_loss"]
@@ -110,8 +108,7 @@ def test_a_momentum_is_warmed_up_in_its_own_runs_alone() -> None:
 
 def test_what_the_page_says_of_the_momentum() -> None:
     gain = momentum.gains(Rows.load(ROOT / momentum.ROWS))
-    page = " ".join((ROOT / "docs" / "optimizers.md").read_text(encoding="utf-8").split())
-    assert f"gained {gain.mean:.2f} ± {gain.stderr:.2f}% of the progress, within the noise" in page
+    assert f"gained {gain.mean:.2f} ± {gain.stderr:.2f}% of the progress, within the noise" in said("optimizers.md")
     assert abs(gain.mean) < 2 * gain.stderr  # the rule, written before the runs
 
 
@@ -142,7 +139,7 @@ def test_every_stored_search_that_found_a_rate_is_planned() -> None:
 
 
 def test_limits_for_trained_weights_are_planned_in_every_setting() -> None:
-    rows = Rows.load(ROOT / "docs" / "data" / "studies" / "fine-tuning.jsonl")
+    rows = stored("fine-tuning")
     planned = FINE_TUNING_STAGES["limits"](rows)
     assert {run.cell for run in planned} == {*FINE_TUNING.cells(rows)}
     assert [run.seed for run in planned] == sorted(run.seed for run in planned)

@@ -16,6 +16,8 @@ from studies.pages.tables import peer_costs
 from studies.regret import judged
 from studies.rows import Cell, PlannedRow, Rows
 
+from .conftest import row_of, said
+
 ROOT = Path(__file__).parents[2]
 STUDY = Rows.load(ROOT / peers.STUDY)
 
@@ -72,13 +74,6 @@ def test_both_run_on_the_lab() -> None:
         assert (row["warmup_steps"] is None) == (schedule == peers.OWN)
 
 
-def made_up(run: PlannedRow) -> dict[str, Any]:
-    return {
-        "part": run.part, "cell": vars(run.cell), "schedule": run.schedule, "seed": run.seed, "seconds": 1.0,
-        "val_loss": 1.0 + abs(run.cell.lr - 0.1), "first_loss": 3.0, "diverged": False,
-    }  # fmt: skip
-
-
 def test_the_factor_is_tuned_under_its_own_warm_up_and_seeds_that_did_not_choose_judge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +82,7 @@ def test_the_factor_is_tuned_under_its_own_warm_up_and_seeds_that_did_not_choose
 
     def make(run: PlannedRow) -> dict[str, Any]:
         made.append(run)
-        return made_up(run)
+        return row_of(run, 1.0 + abs(run.cell.lr - 0.1)) | {"first_loss": 3.0}
 
     peers.main([str(path)], make)
     rows = Rows.load(path)
@@ -113,8 +108,7 @@ def test_what_the_page_says_of_our_warm_up_in_peers() -> None:
     assert max(more["ScheduleFree+"]) < 0.5
     assert abs(statistics.fmean(more["WSD"])) < 0.1
     assert max(more["WSD"]) > 0.5
-    page = " ".join((ROOT / "docs" / "evidence.md").read_text(encoding="utf-8").split())
     assert (
         "Our warm-up beats ScheduleFree+'s own. In WSD it is level in the mean, "
         f"{max(more['WSD']):.1f}% behind in one setting."
-    ) in page
+    ) in said("evidence.md")

@@ -4,7 +4,6 @@ import csv
 import math
 import statistics
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,19 +15,20 @@ from studies.pages.tables import bed_table, main_settings
 from studies.plans import lag, realistic
 from studies.plans.realistic import FEWER, OPTIMIZERS, TEST_SEEDS, TUNING_SEED, best_rate
 from studies.regret import bed, judge, judged, mean_and_worst
-from studies.rows import Cell, Rows
+from studies.rows import Cell, PlannedRow, Rows
 from studies.statistics import Seeds
 from studies.tasks import TASKS
 
-DOCS = Path(__file__).parents[2] / "docs"
+from .conftest import DOCS, row_of, said, stored
+
 CELL = Cell("mlp", "muon", 1000, 0.03)
 SETTING = Setting(CELL, ("linear 0", "linear 0.1", "linear 0.4"), Seeds((0, 1), (10, 11)))
 
 
 def row(schedule: str, seed: int, loss: float | None) -> dict[str, Any]:
-    return {
-        "part": "cells", "cell": vars(CELL), "schedule": schedule, "seed": seed, "val_loss": loss, "first_loss": 5.0,
-        "diverged": loss is None, "warmup_steps": 100 if seed < 10 else 200, "ended_by": "loss" if seed else "clock",
+    return row_of(PlannedRow("cells", CELL, schedule, seed), loss) | {
+        "first_loss": 5.0, "diverged": loss is None, "warmup_steps": 100 if seed < 10 else 200,
+        "ended_by": "loss" if seed else "clock",
     }  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def test_a_choice_that_is_missing_somewhere_has_no_mean() -> None:
 
 
 def test_the_bed_has_no_optimizer_until_its_runs_are_made() -> None:
-    rows = Rows.load(DOCS / "data" / "studies" / "realistic.jsonl")
+    rows = stored("realistic")
     assert set(bed(rows, 4_000)) == {"muon", "lion", "adamw", "normsgd"}
     assert min(bed(rows, 4_000)["muon"].values()) <= 0.0
     assert bed(Rows(one for one in rows if one["schedule"] != "linear 0.05"), 4_000) == {}
@@ -98,7 +98,7 @@ def test_the_bed_has_no_optimizer_until_its_runs_are_made() -> None:
 
 
 def test_a_bed_on_the_tuning_seed_takes_each_lengths_best_rate() -> None:
-    rows = Rows.load(DOCS / "data" / "studies" / "realistic.jsonl")
+    rows = stored("realistic")
     found = bed(rows, 16_000, [TUNING_SEED])
     for optimizer in OPTIMIZERS:
         losses = {}
@@ -121,10 +121,6 @@ def test_every_setting_is_judged() -> None:
 
 
 # What the pages say
-
-
-def said(page: str) -> str:
-    return " ".join((DOCS / page).read_text(encoding="utf-8").split())
 
 
 def table(name: str) -> list[dict[str, str]]:
@@ -213,12 +209,12 @@ def test_what_the_page_says_of_the_worst_setting_on_other_seeds() -> None:
 
 
 def test_what_the_page_says_of_the_length_at_scale() -> None:
-    how, rows = said("how-it-works.md"), Rows.load(DOCS / "data" / "studies" / "lag.jsonl")
+    how, rows = said("how-it-works.md"), stored("lag")
     assert lag.bound(rows) == 250
     lines = {line["T"]: line["% of T (quartiles)"].split()[0] for line in table("scale")}
     shares = {line["T"]: float(line["of it the average's lag, %"]) for line in table("scale")[2:]}
     costs = [lag.costs(rows, cell)[lag.SHORT] for steps in lag.LENGTHS for cell in lag.settings(steps)]
-    bare = lag.unclipped(rows, Rows.load(DOCS / "data" / "studies" / "horizon.jsonl"))
+    bare = lag.unclipped(rows, stored("horizon"))
     for sentence in (
         f"about {float(lines['1,000']):.0f}% of 1,000 updates, {float(lines['4,000']):.0f}% of 4,000, "
         f"{lines['16,000']}% of 16,000 and {lines['64,000']}% of 64,000",
@@ -260,8 +256,8 @@ def test_what_the_pages_say_of_public_curves() -> None:
 
 
 def test_what_the_table_of_claims_says_of_the_rows() -> None:
-    data, claims = DOCS / "data", (DOCS / "data" / "tables" / "claims.csv").read_text(encoding="utf-8")
-    rows = Rows([one for name in ("warm-up", "horizon") for one in Rows.load(data / "studies" / f"{name}.jsonl")])
+    claims = (DOCS / "data" / "tables" / "claims.csv").read_text(encoding="utf-8")
+    rows = Rows([one for name in ("warm-up", "horizon") for one in stored(name)])
     algorithm_1 = next(line for line in table("regret") if line["warm-up"] == "Algorithm 1")
     long, longest = ([*algorithm_1.values()][i] for i in (1, 5))
     assert f"mean regret is {long}% from 1,000 updates on and {longest}% from 16,000 on" in claims
@@ -298,7 +294,7 @@ def test_what_the_page_says_of_tasks_that_the_rule_had_not_seen() -> None:
 
 
 def test_what_the_pages_say_of_runs_as_people_train() -> None:
-    rows = Rows.load(DOCS / "data" / "studies" / "realistic.jsonl")
+    rows = stored("realistic")
     for steps, others, seeds in ((4_000, 7, TEST_SEEDS), (16_000, 5, TEST_SEEDS), (64_000, 5, [TUNING_SEED])):
         found = bed(rows, steps, seeds)
         assert [*found] == [*OPTIMIZERS]

@@ -7,27 +7,22 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from theory_strategies import domain_radius, families, gaps, problems, seeds
 
 from autowarm.geometry import Frobenius, Sign, Spectral
 from autowarm.theory import (
     EXPONENTIAL,
     LINEAR,
     CompositeProblem,
-    FiniteSum,
     barrier,
     catalogue,
     largest_smoothness_ratio,
     regression_family,
 )
+from tests.theory.theory_strategies import domain_radius, families, gaps, generator, problems, seeds
 
 NAMES = sorted(catalogue())
 EYE = torch.eye(3, dtype=torch.float64)
 ORIGIN = torch.zeros(3, dtype=torch.float64)
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 # The formulas
@@ -54,11 +49,7 @@ def test_the_barrier_on_the_unit_ball():
     [
         (LINEAR, lambda q: q, 50),
         (EXPONENTIAL, lambda q: mpmath.exp(q) - 1, 50),
-        (barrier(2.0), lambda q: (1 - q) ** -2 - 1, 1 - 1e-4),
-        (barrier(2.7), lambda q: (1 - q) ** mpmath.mpf(-2.7) - 1, 1 - 1e-4),
-        (barrier(6.0), lambda q: (1 - q) ** -6 - 1, 1 - 1e-4),
-        (barrier(1.0), lambda q: 1 / (1 - q) - 1, 1 - 1e-4),
-        (barrier(0.5), lambda q: (1 - q) ** mpmath.mpf(-0.5) - 1, 1 - 1e-4),
+        *((barrier(p), lambda q, p=p: (1 - q) ** mpmath.mpf(-p) - 1, 1 - 1e-4) for p in (0.5, 1.0, 2.0, 2.7, 6.0)),
     ],
 )
 def test_outer_functions_and_their_constants(outer, phi, top):
@@ -207,41 +198,6 @@ def test_a_family_draws_all_its_members_alike():
     g = generator()
     drawn = [family.components.index(family.draw(g)) for _ in range(600)]
     assert min(np.bincount(drawn, minlength=3)) > 150
-
-
-# Refusals
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"x_star": ORIGIN.float()}, TypeError, "float64"),
-        ({"geometry": Spectral("original")}, TypeError, "numeric radius"),
-        ({"geometry": "sign"}, TypeError, "Frobenius, Sign or Spectral"),
-        ({"scale": 0.0}, ValueError, "scale > 0"),
-        ({"ripple": 1.0}, ValueError, "ripple < 1"),
-        ({"frequency": -1.0}, ValueError, "frequency > 0"),
-        ({"features": EYE[:, :2]}, ValueError, "3 columns"),
-    ],
-)
-def test_bad_problems(arguments, error, message):
-    with pytest.raises(error, match=message):
-        CompositeProblem(**({"geometry": Frobenius(), "x_star": ORIGIN} | arguments))
-
-
-def test_bad_barrier_and_families():
-    for power in (0.0, 1e-3, math.inf, math.nan):
-        with pytest.raises(ValueError, match="ρ = 1 \\+ 2/p"):
-            barrier(power)
-    with pytest.raises(ValueError, match="share"):
-        FiniteSum([])
-    with pytest.raises(ValueError, match="share"):
-        FiniteSum([CompositeProblem(Frobenius(), ORIGIN), CompositeProblem(Frobenius(), ORIGIN + 1)])
-    with pytest.raises(ValueError, match="share"):
-        FiniteSum([CompositeProblem(Sign(), ORIGIN)])
-    family = regression_family(EYE, ORIGIN, barrier())
-    with pytest.raises(ValueError, match="start nearer"):
-        family.radius(ORIGIN + 1.0)
 
 
 def test_a_kernel_makes_the_level_set_unbounded():

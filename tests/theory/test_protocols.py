@@ -23,10 +23,7 @@ from autowarm.theory import (
     theorem_3_rate,
     weight_decay_limit,
 )
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
+from tests.theory.theory_strategies import generator
 
 
 class Cosh:

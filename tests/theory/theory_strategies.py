@@ -26,12 +26,16 @@ geometries = st.sampled_from(
 )
 
 
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
 @st.composite
 def problems(draw):
     geometry, shape = draw(geometries)
-    generator = torch.Generator().manual_seed(draw(seeds))
-    x_star = torch.randn(shape, generator=generator, dtype=torch.float64)
-    noise = torch.randn(x_star.numel(), x_star.numel(), generator=generator, dtype=torch.float64)
+    g = generator(draw(seeds))
+    x_star = torch.randn(shape, generator=g, dtype=torch.float64)
+    noise = torch.randn(x_star.numel(), x_star.numel(), generator=g, dtype=torch.float64)
     features = torch.eye(x_star.numel(), dtype=torch.float64) + draw(st.sampled_from([0.0, 0.2])) * noise
     return CompositeProblem(
         geometry, x_star, draw(outers), draw(scales), features * draw(scales), draw(ripples), draw(frequencies)
@@ -40,9 +44,9 @@ def problems(draw):
 
 @st.composite
 def families(draw):
-    generator = torch.Generator().manual_seed(draw(seeds))
-    rows = torch.randn(draw(st.integers(1, 6)), 3, generator=generator, dtype=torch.float64)
-    x_star = torch.randn(3, generator=generator, dtype=torch.float64)
+    g = generator(draw(seeds))
+    rows = torch.randn(draw(st.integers(1, 6)), 3, generator=g, dtype=torch.float64)
+    x_star = torch.randn(3, generator=g, dtype=torch.float64)
     return regression_family(
         rows, x_star, draw(outers), scale=draw(scales), ripple=draw(ripples), frequency=draw(frequencies)
     )

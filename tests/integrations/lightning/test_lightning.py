@@ -2,17 +2,14 @@
 
 import csv
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import (
-    LearningRateFinder,
-    ModelCheckpoint,
-    StochasticWeightAveraging,
-)
+from lightning.pytorch.callbacks import LearningRateFinder, ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader
@@ -40,10 +37,14 @@ def make_parts() -> tuple[nn.Module, Together]:
 
 
 class Module(pl.LightningModule):
-    def __init__(self, monitor: str | None = None) -> None:
+    """Its schedule is planned over the run, unless another number of updates is given."""
+
+    def __init__(self, plan: int | str | None = "run", monitor: str | None = None, **options: Any) -> None:
         super().__init__()
         self.net, self.opt = make_parts()
-        self.monitor, self.rates, self.losses = monitor, [], []
+        self.plan, self.monitor, self.options = plan, monitor, options
+        self.rates: list[float] = []
+        self.losses: list[float] = []
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
         loss = micro_loss(self.net, self.current_epoch, batch_idx)
@@ -52,11 +53,29 @@ class Module(pl.LightningModule):
         return loss
 
     def configure_optimizers(self) -> dict[str, Any]:
-        self.sched = AdaptiveWarmup(self.opt, self.trainer.estimated_stepping_batches)
+        plan = self.trainer.estimated_stepping_batches if self.plan == "run" else self.plan
+        self.sched = AdaptiveWarmup(self.opt, plan, **self.options)
         return {"optimizer": self.opt, "lr_scheduler": scheduler_config(self.sched, self.monitor)}
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         self.rates.append(optimizer.param_groups[0]["lr"])
+
+
+class Around(pl.LightningModule):
+    """Around a network that returns its loss, with the schedule that a function makes for it."""
+
+    def __init__(self, net: nn.Module, make: Callable[[nn.Module], AdaptiveWarmup]) -> None:
+        super().__init__()
+        self.net, self.make = net, make
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+        loss = self.net(batch)["loss"]
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        self.sched = self.make(self.net)
+        return {"optimizer": self.sched.optimizer, "lr_scheduler": scheduler_config(self.sched)}
 
 
 QUIET = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
@@ -129,23 +148,17 @@ def test_a_run_resumes_in_its_weight_averaging(start: int, tmp_path: Path) -> No
 
 
 def test_reduce_on_plateau_hands_over_the_logged_loss(tmp_path: Path) -> None:
-    def options() -> dict[str, Any]:
-        return {"limit_train_batches": 4}
-
-    def whole_epochs() -> ModelCheckpoint:
-        return ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
-
     module = Module(monitor="train_loss")
-    fit(module, tmp_path, whole_epochs(), **options())
+    whole_epochs = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
+    fit(module, tmp_path, whole_epochs, limit_train_batches=4)
     rates = rates_of(AdaptiveWarmup(make_parts()[1], STEPS), [[(loss, 1)] for loss in module.losses])
     assert module.rates == rates
     resumed = Module(monitor="train_loss")
-    fit(resumed, tmp_path, resume=tmp_path / "epoch=0.ckpt", **options())
+    fit(resumed, tmp_path, resume=tmp_path / "epoch=0.ckpt", limit_train_batches=4)
     assert resumed.rates == rates[4:]
 
 
-@pytest.mark.parametrize("trials", [20, 37, 64])
-@pytest.mark.parametrize("tensor", [False, True])
+@pytest.mark.parametrize(("trials", "tensor"), [(20, True), (37, False)])
 def test_the_rate_that_lightnings_finder_suggests_is_the_peak(trials: int, tensor: bool, tmp_path: Path) -> None:
     class Searching(Module):
         lr = LR
@@ -156,8 +169,7 @@ def test_the_rate_that_lightnings_finder_suggests_is_the_peak(trials: int, tenso
 
     torch.manual_seed(0)
     module, finder = Searching(), LearningRateFinder(num_training_steps=trials)
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as heard:
         fit(module, tmp_path, finder, WarmupCallback())
     suggested = finder.optimal_lr.suggestion()
     assert float(module.sched.base_lrs[0]) == pytest.approx(suggested)

@@ -1,28 +1,23 @@
 """Run on two processes, as by ``accelerate launch``: a Trainer and a loop of one's own, each whole and resumed."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from leaving import leave
-from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
+from transformers import TrainingArguments
 
 from autowarm import AdaptiveWarmup, Muon
 from autowarm.integrations.accelerate import WarmupScheduler
 from autowarm.integrations.transformers import WarmupTrainer
 from autowarm.optim import geometry_of, kappa_of
+from tests.integrations.llama import make_data, make_model
+from tests.integrations.plain import accelerated
+from tests.programs import leave
 
 torch.set_num_threads(1)
 STEPS, LR, FOLDER = 12, 0.02, Path(sys.argv[1])
-
-
-def make_model() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=32, max_position_embeddings=16, **sizes))
 
 
 class Recording(WarmupTrainer):
@@ -33,26 +28,12 @@ class Recording(WarmupTrainer):
 
 
 def with_trainer() -> dict[str, Any]:
-    g = torch.Generator().manual_seed(1)
-    data = [{"input_ids": (ids := torch.randint(32, (12,), generator=g)), "labels": ids} for _ in range(96)]
-    for i, row in enumerate(data):
-        row["labels"] = row["labels"].clone()
-        row["labels"][: i % 9] = -100
-
     def trainer() -> Recording:
         args = TrainingArguments(
-            str(FOLDER / "trainer"),
-            max_steps=STEPS,
-            per_device_train_batch_size=2,
-            gradient_accumulation_steps=2,
-            learning_rate=LR,
-            logging_steps=1,
-            save_steps=5,
-            report_to="none",
-            use_cpu=True,
-            disable_tqdm=True,
-        )
-        return Recording(make_model(), args, optim="muon", train_dataset=data)
+            str(FOLDER / "trainer"), max_steps=STEPS, per_device_train_batch_size=2, gradient_accumulation_steps=2,
+            learning_rate=LR, logging_steps=1, save_steps=5, report_to="none", use_cpu=True, disable_tqdm=True,
+        )  # fmt: skip
+        return Recording(make_model(), args, optim="muon", train_dataset=make_data(96))
 
     def rates(t: Recording) -> list[float]:
         return [entry["learning_rate"] for entry in t.state.log_history if "learning_rate" in entry]
@@ -74,7 +55,7 @@ def with_trainer() -> dict[str, Any]:
 def with_a_loop() -> dict[str, Any]:
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     rates: list[float] = []
-    losses: list[list[float]] = []
+    losses: list[float] = []
 
     def prepared() -> tuple[Any, Any, WarmupScheduler]:
         model = make_model()
@@ -83,28 +64,25 @@ def with_a_loop() -> dict[str, Any]:
         assert accelerator.prepare(sched) is sched
         return model, opt, sched
 
-    def train(model: Any, opt: Any, sched: WarmupScheduler, steps: range) -> None:
-        for t in steps:
-            rates.append(sched.get_last_lr()[0])
-            losses.append([])
-            for micro in range(2):
-                seed = 100 * t + 10 * micro + accelerator.process_index
-                ids = torch.randint(32, (2, 12), generator=torch.Generator().manual_seed(seed))
-                # The dataloader, which would say so, is left out: updates are every second micro-batch.
-                with accelerator.accumulate(model):
-                    loss = model(input_ids=ids, labels=ids).loss
-                    accelerator.backward(loss)
-                    opt.step()
-                    sched.step(loss, weight=ids.numel())
-                    opt.zero_grad()
-                losses[-1].append(loss.item())
+    def micro_loss(model: Any, i: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(10 * i + accelerator.process_index)
+        ids = torch.randint(32, (2, 12), generator=generator)
+        loss = model(input_ids=ids, labels=ids).loss
+        losses.append(loss.item())
+        return loss
 
-    train(*prepared(), range(5))
+    def train(parts: tuple[Any, Any, WarmupScheduler], updates: range) -> None:
+        rates.append(parts[2].get_last_lr()[0])
+        # The dataloader, which would say so, is left out: updates are every second micro-batch.
+        micro_batches = range(2 * updates.start, 2 * updates.stop)
+        rates.extend(accelerated(accelerator, *parts, micro_loss, micro_batches, lambda i: 24)[:-1])
+
+    train(prepared(), range(5))
     accelerator.save_state(str(FOLDER / "state"))
     accelerator.free_memory()
     parts = prepared()
     accelerator.load_state(str(FOLDER / "state"))
-    train(*parts, range(5, STEPS))
+    train(parts, range(5, STEPS))
     accelerator.free_memory()
 
     # Prepared as it is, a schedule stays one, which counts each update once.
@@ -117,8 +95,9 @@ def with_a_loop() -> dict[str, Any]:
         opt.step()
         plain.step(loss)
         opt.zero_grad()
-    return {"rates": rates, "losses": losses, "counted": plain.last_epoch}
+    by_update = [losses[i : i + 2] for i in range(0, len(losses), 2)]
+    return {"rates": rates, "losses": by_update, "counted": plain.last_epoch}
 
 
 result = {"trainer": with_trainer(), "loop": with_a_loop()}
-leave(FOLDER, int(os.environ["RANK"]), result)
+leave(FOLDER, result)

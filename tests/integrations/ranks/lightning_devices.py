@@ -3,70 +3,35 @@
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
-from leaving import leave
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch import nn
-from torch.utils.data import DataLoader
 
-from autowarm import AdaptiveWarmup, Muon
-from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
-from autowarm.optim import geometry_of, kappa_of
+from autowarm.integrations.lightning import WarmupCallback
+from tests.integrations.lightning.test_lightning import Module, fit
+from tests.programs import leave
 
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
-STEPS, LR, FOLDER = 12, 0.02, Path(sys.argv[1])
+FOLDER = Path(sys.argv[1])
 
 
-class Module(pl.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
-        self.rates: list[float] = []
-        self.losses: list[float] = []
+class Ranked(Module):
+    """Each rank has losses of its own."""
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
-        # By number, not from the loader: resumed in the middle of an epoch, Lightning goes on counting but reads anew.
-        x = torch.randn(6, 6, generator=torch.Generator().manual_seed(10 * batch_idx + self.global_rank))
-        loss = self.net(x).square().mean() + 1
+        seed = 1000 * self.current_epoch + 10 * batch_idx + self.global_rank
+        loss = self.net(torch.randn(6, 6, generator=torch.Generator().manual_seed(seed))).square().mean() + 1
         self.losses.append(loss.item())
         return loss
 
-    def configure_optimizers(self) -> dict[str, Any]:
-        opt = Muon.from_model(self.net, lr=LR)
-        self.sched = AdaptiveWarmup(opt, STEPS)
-        return {"optimizer": opt, "lr_scheduler": scheduler_config(self.sched)}
 
-    def on_before_optimizer_step(self, optimizer: Any) -> None:
-        self.rates.append(optimizer.param_groups[0]["lr"])
-
-
-def fit(resume: str | None = None) -> Module:
-    module = Module()
-    trainer = pl.Trainer(
-        max_steps=STEPS,
-        accelerator="cpu",
-        devices=2,
-        strategy="ddp",
-        default_root_dir=FOLDER,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[WarmupCallback(), ModelCheckpoint(FOLDER, filename="{step}", every_n_train_steps=5, save_top_k=-1)],
-    )
-    trainer.fit(module, DataLoader(torch.zeros(2 * 6 * STEPS), 6), ckpt_path=resume)
+def trained(resume: Path | None = None) -> Ranked:
+    every = ModelCheckpoint(FOLDER, filename="{step}", every_n_train_steps=5, save_top_k=-1)
+    fit(module := Ranked(), FOLDER, WarmupCallback(), every, resume=resume, devices=2, strategy="ddp")
     return module
 
 
-whole, resumed = fit(), fit(str(FOLDER / "step=5.ckpt"))
-optimizer = whole.sched.optimizer
-result = {
-    "rates": whole.rates,
-    "resumed": whole.rates[:5] + resumed.rates,
-    "losses": whole.losses,
-    "kappa": kappa_of(optimizer, geometry_of(optimizer)),
-}
-leave(FOLDER, whole.global_rank, result)
+whole, resumed = trained(), trained(FOLDER / "step=5.ckpt")
+leave(FOLDER, {"rates": whole.rates, "resumed": whole.rates[:5] + resumed.rates, "losses": whole.losses,
+               "kappa": whole.sched._settings["kappa"]})  # fmt: skip

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from leaving import leave
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from autowarm import AdaptiveWarmup, Muon
 from autowarm.optim import geometry_of, kappa_of
+from tests.integrations import plain
+from tests.programs import leave
 
 torch.set_num_threads(1)
 STEPS, LR, FOLDER = 12, 0.02, Path(sys.argv[1])
@@ -25,34 +26,29 @@ def make() -> tuple[nn.Module, Muon, AdaptiveWarmup]:
     return DistributedDataParallel(model), opt, AdaptiveWarmup(opt, STEPS)
 
 
-def train(model: nn.Module, opt: Muon, sched: AdaptiveWarmup, steps: range) -> tuple[list[float], list[list[float]]]:
-    rates, losses = [], []
-    for t in steps:
-        rates.append(sched.get_last_lr()[0])
-        losses.append([])
-        for micro in (0, 1):
-            x = torch.randn(6, 6, generator=torch.Generator().manual_seed(100 * t + 10 * micro + rank))
-            loss = model(x).square().mean() + 1
-            (loss / 2).backward()
-            sched.observe(loss, weight=len(x))
-            losses[-1].append(loss.item())
-        opt.step()
-        sched.step()
-        opt.zero_grad()
-    return rates, losses
+def train(updates: range) -> tuple[list[float], list[list[float]]]:
+    losses: list[float] = []
+
+    def micro_loss(model: nn.Module, i: int) -> torch.Tensor:
+        x = torch.randn(6, 6, generator=torch.Generator().manual_seed(10 * i + rank))
+        losses.append(float(loss := model(x).square().mean() + 1))
+        return loss
+
+    rates = plain.train(model, opt, micro_loss, 2, lambda i: 6, sched, updates)
+    return rates, [losses[i : i + 2] for i in range(0, len(losses), 2)]
 
 
 model, opt, sched = make()
-rates, losses = train(model, opt, sched, range(5))
+rates, losses = train(range(5))
 saved = {"model": model.state_dict(), "optimizer": opt.state_dict(), "scheduler": sched.state_dict()}
 torch.save(saved, FOLDER / f"saved-{rank}.pt")
-more, more_losses = train(model, opt, sched, range(5, STEPS))
+more, more_losses = train(range(5, STEPS))
 
 model, opt, sched = make()
 loaded = torch.load(FOLDER / f"saved-{rank}.pt", weights_only=True)
 for part, name in ((model, "model"), (opt, "optimizer"), (sched, "scheduler")):
     part.load_state_dict(loaded[name])
-resumed, resumed_losses = train(model, opt, sched, range(5, STEPS))
+resumed, resumed_losses = train(range(5, STEPS))
 result = {
     "rates": rates + more,
     "resumed": rates + resumed,
@@ -61,4 +57,4 @@ result = {
     "kappa": kappa_of(opt, geometry_of(opt)),
     "phase": sched.phase,
 }
-leave(FOLDER, rank, result)
+leave(FOLDER, result)

@@ -73,8 +73,7 @@ def test_an_optimizer_that_is_there_stays(tmp_path: Path) -> None:
 
 def test_a_search_over_settings_that_are_not_used_is_told_so_once(tmp_path: Path) -> None:
     trainer, tried = make_trainer(tmp_path), {"warmup_steps": [3, 5], "lr_scheduler_type": ["cosine", "constant"]}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         trainer.hyperparameter_search(
             hp_space=lambda trial: {name: trial.suggest_categorical(name, values) for name, values in tried.items()},
             n_trials=2,

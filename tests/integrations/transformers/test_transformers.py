@@ -11,7 +11,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch.utils.data import DataLoader
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import LlamaForCausalLM, Trainer, TrainingArguments
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
 from autowarm.integrations.transformers import (
@@ -20,28 +20,12 @@ from autowarm.integrations.transformers import (
     WarmupTrainer,
     attach,
     optimizer_by_name,
-)
+)  # fmt: skip
 
+from ..llama import make_data, make_model
 from ..plain import rates_of
 
 STEPS, BATCH, LR = 12, 4, 0.02
-
-
-def make_model() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=32, max_position_embeddings=16, **sizes))
-
-
-def make_data(count: int) -> list[dict[str, torch.Tensor]]:
-    g = torch.Generator().manual_seed(1)
-    data = []
-    for i in range(count):
-        ids = torch.randint(32, (12,), generator=g)
-        labels = ids.clone()
-        labels[: i % 9] = -100  # micro-batches of different numbers of tokens
-        data.append({"input_ids": ids, "labels": labels})
-    return data
 
 
 def make_args(folder: Path, accumulation: int = 1, **options: Any) -> TrainingArguments:
@@ -203,21 +187,19 @@ def test_optimizers_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("warmup", "expected"),
-    [
-        ({}, math.log(32)),
-        ({"max_warmup": 0.5}, math.log(32)),
-        ({"chance_loss": 7.0}, 7.0),
-        ({"chance_loss": None}, None),
-    ],
+    [({"max_warmup": 0.5}, math.log(32)), ({"chance_loss": 7.0}, 7.0), ({"chance_loss": None}, None)],
 )
 def test_the_chance_loss_is_that_of_the_vocabulary_unless_set(
     warmup: dict[str, Any], expected: float | None, tmp_path: Path
 ) -> None:
     lora = get_peft_model(make_model(), LoraConfig(target_modules=["q_proj"]))
     for model in (make_model(), lora, torch.compile(make_model())):
-        trainer = WarmupTrainer(model, make_args(tmp_path), optim="muon", warmup=warmup)
-        trainer.create_optimizer_and_scheduler(STEPS)
-        assert trainer.lr_scheduler.state_dict()["settings"]["chance_loss"] == expected
+        assert chance_of(WarmupTrainer(model, make_args(tmp_path), optim="muon", warmup=warmup)) == expected
+
+
+def chance_of(trainer: Trainer) -> float | None:
+    trainer.create_optimizer_and_scheduler(STEPS)
+    return trainer.lr_scheduler.state_dict()["settings"]["chance_loss"]
 
 
 def test_neither_a_loss_of_ones_own_nor_a_model_of_another_kind_has_a_known_chance(tmp_path: Path) -> None:
@@ -225,19 +207,16 @@ def test_neither_a_loss_of_ones_own_nor_a_model_of_another_kind_has_a_known_chan
         def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             return 10 * super().compute_loss(model, inputs, *args, **kwargs)
 
-    own = Own(make_model(), make_args(tmp_path), optim="muon")
-    by_function = WarmupTrainer(make_model(), make_args(tmp_path), optim="muon", compute_loss_func=lambda *_: 0.0)
-    other = WarmupTrainer(torch.nn.Linear(4, 4), make_args(tmp_path), optim="muon")
-    for trainer in (own, by_function, other):
-        trainer.create_optimizer_and_scheduler(STEPS)
-        assert trainer.lr_scheduler.state_dict()["settings"]["chance_loss"] is None
+    args, own_loss = make_args(tmp_path), {"compute_loss_func": lambda *_: 0.0}
+    assert chance_of(Own(make_model(), args, optim="muon")) is None
+    assert chance_of(WarmupTrainer(make_model(), args, optim="muon", **own_loss)) is None
+    assert chance_of(WarmupTrainer(torch.nn.Linear(4, 4), args, optim="muon")) is None
 
 
 def test_each_setting_that_is_not_used_is_named_once(tmp_path: Path) -> None:
     given = {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 2.0}, "warmup_steps": 5}
     for used in ({}, *({name: value} for name, value in given.items()), given):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True, action="always") as caught:
             trainer = WarmupTrainer(make_model(), make_args(tmp_path, **used), optim="muon")
             for _ in range(2):
                 trainer.create_optimizer_and_scheduler(STEPS)

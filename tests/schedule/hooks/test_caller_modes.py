@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedule_runs import PEAK, falling, make_optimizer
 
 from autowarm import AdaptiveWarmup
+from tests.schedule.schedule_runs import PEAK, falling, make_optimizer
 
 MODES = {
     "outside": nullcontext,

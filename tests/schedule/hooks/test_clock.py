@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from schedule_runs import PEAK, every_lr, falling, made, make_optimizer, run
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from autowarm import AdaptiveWarmup, Lion
+from tests.schedule.schedule_runs import PEAK, every_lr, falling, made, make_optimizer, run
 
 OPTIMIZERS: dict[str, Callable] = {
     "Lion": lambda params: Lion(params, lr=PEAK),
@@ -91,8 +91,7 @@ def test_past_the_horizon_the_rate_stays() -> None:
     run(scheduler, falling(), range(20))
     last = scheduler.get_last_lr()
     scheduler.optimizer.step()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         scheduler.step(1.0)  # some loops make one update more than planned
     scheduler.optimizer.step()
     with pytest.warns(UserWarning, match="more than total_steps=20.*counts updates, not epochs"):
@@ -117,8 +116,7 @@ def test_updates_that_are_not_seen_are_missed_aloud(tensor: bool) -> None:
     scheduler = made(tensor, 60)
     run(scheduler, falling(), range(5))
     other = make_optimizer()  # swapped in, and the scheduler does not know
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         for t in range(9):
             other.step()
             scheduler.step(falling()(t))
@@ -126,8 +124,7 @@ def test_updates_that_are_not_seen_are_missed_aloud(tensor: bool) -> None:
     with pytest.warns(UserWarning, match=r"10 times in a row, but Lion.*make a new scheduler.*Together") as caught:
         scheduler.step(4.0)
     assert caught[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         for t in range(30):
             other.step()
             scheduler.step(falling()(t))
@@ -151,8 +148,7 @@ def test_an_update_inside_the_backward_pass_is_seen() -> None:
     for p, opt in each.items():
         p.register_post_accumulate_grad_hook(lambda p, opt=opt: opt.step())
     scheduler = AdaptiveWarmup(Together(*each.values()), 30)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         for _ in range(30):
             x = torch.randn(16, 4)
             loss = (model(x) - x).square().mean()

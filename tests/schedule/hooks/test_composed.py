@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import pytest
 import torch
-from schedule_runs import PEAK, falling, make_optimizer, run
 from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, ExponentialLR, LinearLR, SequentialLR
 
 from autowarm import AdaptiveWarmup
+from tests.schedule.schedule_runs import PEAK, falling, make_optimizer, run
 
 
 def test_in_sequence_it_starts_at_its_milestone() -> None:
@@ -50,8 +50,7 @@ def test_resumed_inside_pytorchs_own_equals_straight(name: str, at: int) -> None
             outer.step()
         return rates
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         straight = go(*wrapped(name, make_optimizer()), range(20))
         first = wrapped(name, make_optimizer())
         head = go(*first, range(at))

@@ -5,21 +5,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from schedule_runs import PEAK, every_lr, falling, saved
 from torch import nn
 from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, ReduceLROnPlateau
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
-
-
-def rate(tensor: bool, lr: float = PEAK) -> float | torch.Tensor:
-    return torch.tensor(lr, dtype=torch.float64) if tensor else lr
-
-
-def group(tensor: bool, lr: float = PEAK, **options) -> dict:
-    p = nn.Parameter(torch.zeros(4, 4))
-    p.grad = torch.ones(4, 4)
-    return {"params": [p], "lr": rate(tensor, lr), **options}
+from tests.schedule.schedule_runs import PEAK, every_lr, falling, group, rate, saved
 
 
 def train(scheduler: AdaptiveWarmup, first: int, last: int) -> list[list[float]]:
@@ -47,7 +37,7 @@ def test_resumed_a_group_without_a_warmup_is_still_one(tensor: bool, at: int) ->
 
 @pytest.mark.parametrize("make", [Muon, Lion, SignSGD, NormSGD, torch.optim.SGD], ids=lambda make: make.__name__)
 def test_every_optimizer_takes_such_groups(make: Callable) -> None:
-    opt = make([group(False), group(False, warmup=False)], lr=PEAK)
+    opt = make([group(), group(False, warmup=False)], lr=PEAK)
     AdaptiveWarmup(opt, 10, geometry="frobenius")
     assert [g["lr"] for g in opt.param_groups] == [PEAK / 10, PEAK]
 
@@ -108,31 +98,28 @@ def test_groups_that_share_one_tensor_have_rates_of_their_own() -> None:
 
 
 def test_rates_of_zero_as_a_loop_may_skip_a_batch_leave_nothing_behind() -> None:
-    scheduler = AdaptiveWarmup(torch.optim.SGD([group(False), group(False)], lr=PEAK), 60)
-    plain = train(AdaptiveWarmup(torch.optim.SGD([group(False), group(False)], lr=PEAK), 60), 0, 30)
+    scheduler = AdaptiveWarmup(torch.optim.SGD([group(), group()], lr=PEAK), 60)
+    plain = train(AdaptiveWarmup(torch.optim.SGD([group(), group()], lr=PEAK), 60), 0, 30)
     train(scheduler, 0, 20)
     for one in scheduler.optimizer.param_groups:
         one["lr"] = 0.0
     assert [row[0] for row in train(scheduler, 20, 30)] == [0.0, *(a for a, _ in plain[21:])]
 
 
-def test_groups_that_are_gone_or_bad_are_told() -> None:
-    scheduler = AdaptiveWarmup(Lion([group(False), group(False)]), 60)
-    scheduler.optimizer.param_groups.pop()
-    with pytest.raises(ValueError, match="2 parameter groups were removed, .* are 1 now: make a new scheduler"):
+BAD = (float("nan"), float("inf"), -0.1)
+CHANGES: dict[str, Callable[[list[dict]], object]] = {
+    "3 parameter groups were removed, .* are 2 now: make a new scheduler": lambda groups: groups.pop(),
+    "3 parameter groups were .* put in another order.*make a new scheduler": lambda groups: groups.reverse(),
+    **{f"a parameter group was added with lr={lr}": lambda groups, lr=lr: groups.append(group(lr=lr)) for lr in BAD},
+}
+
+
+@pytest.mark.parametrize("said", CHANGES)
+def test_groups_that_are_gone_or_bad_are_told(said: str) -> None:
+    scheduler = AdaptiveWarmup(torch.optim.SGD([group(), group(), group()], lr=0.1), 60, geometry="sign")
+    CHANGES[said](scheduler.optimizer.param_groups)
+    with pytest.raises(ValueError, match=said):
         scheduler.optimizer.step()
-    scheduler = AdaptiveWarmup(Lion([group(False), group(False), group(False)]), 60)
-    scheduler.optimizer.param_groups.reverse()
-    with pytest.raises(ValueError, match="3 parameter groups were .* put in another order.*make a new scheduler"):
-        scheduler.optimizer.step()
-    for lr in (float("nan"), float("inf"), -0.1):
-        scheduler = AdaptiveWarmup(torch.optim.SGD([group(False)], lr=0.1), 60, geometry="sign")
-        scheduler.optimizer.add_param_group(group(False, lr))
-        with pytest.raises(ValueError, match=f"a parameter group was added with lr={lr}"):
-            scheduler.optimizer.step()
-    for no_choice in ("no", 0, None):
-        with pytest.raises(ValueError, match=f"parameter group 0 has warmup={no_choice!r}: it must be True or False"):
-            AdaptiveWarmup(Lion([group(False) | {"warmup": no_choice}]), 60)
 
 
 @every_lr
@@ -147,13 +134,13 @@ def test_a_frozen_group_stays_frozen(tensor: bool) -> None:
     assert saved(other) == saved(scheduler)
 
 
-@pytest.mark.parametrize("lr", [float("nan"), float("inf"), -0.1])
-def test_peak_rates_that_are_none(lr: float) -> None:
-    for tensor in (False, True):
-        opt = torch.optim.SGD([group(tensor), group(tensor)], lr=0.1)
-        opt.param_groups[1]["lr"] = rate(tensor, lr)
-        with pytest.raises(ValueError, match="every group's lr must be finite and not negative, and one positive"):
-            AdaptiveWarmup(opt, 10, geometry="sign")
+@every_lr
+@pytest.mark.parametrize("lr", BAD)
+def test_peak_rates_that_are_none(lr: float, tensor: bool) -> None:
+    opt = torch.optim.SGD([group(tensor), group(tensor)], lr=0.1)
+    opt.param_groups[1]["lr"] = rate(tensor, lr)
+    with pytest.raises(ValueError, match="every group's lr must be finite and not negative, and one positive"):
+        AdaptiveWarmup(opt, 10, geometry="sign")
 
 
 @every_lr
@@ -204,7 +191,7 @@ def test_a_plateaus_reductions_are_kept_and_resumed(tensor: bool, at: int) -> No
 
 
 def test_a_rate_raised_above_its_peak_is_not_kept_and_said_so() -> None:
-    scheduler = AdaptiveWarmup(Lion([group(False)]), 40)
+    scheduler = AdaptiveWarmup(Lion([group()]), 40)
     train(scheduler, 0, 30)
     scheduler.optimizer.param_groups[0]["lr"] = 3 * PEAK
     with pytest.warns(UserWarning, match="the rate was changed from outside once.*to 0.03, where the schedule"):
@@ -223,8 +210,7 @@ def test_an_optimizers_checkpoint_is_nobodys_factor(tensor: bool, scheduler_too:
     train(old, 0, 30)
     plain = train(AdaptiveWarmup(Lion([group(tensor)]), 40), 0, 40)
     new = AdaptiveWarmup(Lion([group(tensor)]), 40)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         if scheduler_too:
             new.load_state_dict(saved(old))
             new.optimizer.load_state_dict(old.optimizer.state_dict())
@@ -269,8 +255,7 @@ def test_rates_that_others_set_hold_while_they_do_and_leave_nothing_behind(
         if (theirs := WRITERS[writer](t, lr)) != lr:
             opt.param_groups[0]["lr"] = rate(tensor, theirs)
 
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as said:
         for t in range(600):
             if when == "before the update":
                 write(t)

@@ -90,8 +90,7 @@ def test_of_micro_batches_only_the_step_must_come_after_the_last_backward_pass(m
 @pytest.mark.parametrize("clear", ["first", "last"])
 @pytest.mark.parametrize("skips", [0, 2], ids=["", "first updates skipped"])
 def test_after_the_backward_pass_any_order_will_do(make: Callable, order: str, clear: str, skips: int) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         model = train(make, order, clear, skips=skips)
     assert all(bool(p.isfinite().all()) for p in model.parameters())
 

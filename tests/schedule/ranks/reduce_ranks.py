@@ -1,10 +1,8 @@
 """One rank of test_reduce.py: the scenarios it is told, and what it saw of each, in a file of its own."""
 
-import json
 import math
 import os
 import sys
-import time
 import warnings
 
 import torch
@@ -12,6 +10,7 @@ import torch.distributed as dist
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm import losses as reduce
+from tests.programs import leave
 
 rank, folder, scenarios = int(os.environ["RANK"]), sys.argv[1], sys.argv[2:]
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
@@ -44,10 +43,4 @@ for scenario in scenarios:
     except RuntimeError as problem:
         error = str(problem)
     results[scenario] = {"rates": rates, "error": error, "switch": sched.warmup_steps}
-with open(f"{folder}/{rank}.part", "w") as file:
-    json.dump(results, file)
-os.rename(f"{folder}/{rank}.part", f"{folder}/{rank}.json")
-# A rank that leaves while the other is still reading from it can take it down: both wait, by no collective, and go.
-while not all(os.path.exists(f"{folder}/{r}.json") for r in (0, 1)):
-    time.sleep(0.02)
-os._exit(0)
+leave(folder, results)

@@ -1,6 +1,5 @@
 """Ranks with losses of their own, in real processes."""
 
-import json
 import math
 from pathlib import Path
 
@@ -9,40 +8,25 @@ import torch
 from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
-from tests.programs import Launcher, rank_environment
+from tests.programs import Launcher, results
 
-SCENARIOS = [
-    "plain",
-    "nan",
-    "missing",
-    "settings",
-    "steps",
-    "skipped",
-    "version",
-    "tensor",
-    "tensor nan",
-    "tensor steps",
-    "extended",
-    "tensor extended",
-    "peak",
-    "late",
-    "late steps",
-]
+SAME = ["plain", "nan", "missing", "tensor", "tensor nan", "late"]
+DIFFERENT = {
+    "settings": ["settings", "version", "extended", "tensor extended", "peak"],
+    "steps": ["steps", "skipped", "tensor steps", "late steps"],
+}
 
 
 @pytest.fixture(scope="module")
 def ranks(rank_launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict]]:
     """What two gloo ranks saw, by scenario; one pair of processes serves all, for starting them is what takes time."""
     folder: Path = tmp_path_factory.mktemp("ranks")
-    ended = rank_launcher.run_together(
-        [Path(__file__).parent / "reduce_ranks.py", folder, *SCENARIOS],
-        [rank_environment(rank, 2, port=0) for rank in (0, 1)],
-    )
-    assert [one.status for one in ended] == [0, 0], "".join(one.stderr for one in ended)
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+    scenarios = [*SAME, *DIFFERENT["settings"], *DIFFERENT["steps"]]
+    rank_launcher.run_ranks(2, [Path(__file__).parent / "reduce_ranks.py", folder, *scenarios])
+    return results(folder)
 
 
-@pytest.mark.parametrize("scenario", ["plain", "nan", "missing", "tensor", "tensor nan", "late"])
+@pytest.mark.parametrize("scenario", SAME)
 def test_rates_are_the_same_to_the_bit(scenario: str, ranks: list[dict[str, dict]]) -> None:
     a, b = ranks[0][scenario], ranks[1][scenario]
     assert a == b
@@ -65,25 +49,15 @@ def test_the_mean_is_weighted_over_ranks(ranks: list[dict[str, dict]]) -> None:
 
 
 def test_tensor_rates_are_those_of_float_ones(ranks: list[dict[str, dict]]) -> None:
-    for scenario in ("plain", "nan"):
-        found = ranks[0]["tensor" if scenario == "plain" else "tensor nan"]
+    for scenario, of_tensor in (("plain", "tensor"), ("nan", "tensor nan")):
+        found = ranks[0][of_tensor]
         assert found["rates"] == pytest.approx(ranks[0][scenario]["rates"], rel=1e-12)
         assert found["switch"] == ranks[0][scenario]["switch"]
 
 
 @pytest.mark.parametrize(
     ("scenario", "what"),
-    [
-        ("settings", "settings"),
-        ("version", "settings"),
-        ("steps", "steps"),
-        ("skipped", "steps"),
-        ("tensor steps", "steps"),
-        ("extended", "settings"),
-        ("peak", "settings"),
-        ("late steps", "steps"),
-        ("tensor extended", "settings"),
-    ],
+    [(scenario, what) for what, scenarios in DIFFERENT.items() for scenario in scenarios],
 )
 def test_ranks_that_disagree_fail_together(scenario: str, what: str, ranks: list[dict[str, dict]]) -> None:
     for seen in ranks:

@@ -3,7 +3,6 @@
 import math
 import os
 import sys
-import time
 import warnings
 
 import torch
@@ -12,6 +11,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from autowarm import AdaptiveWarmup, Lion, SpikeGuard
+from tests.programs import leave
 
 rank, ranks, folder, kind = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), sys.argv[1], sys.argv[2]
 dist.init_process_group("gloo", init_method=f"file://{folder}/store-{kind}", rank=rank, world_size=ranks)
@@ -57,9 +57,4 @@ for t in range(200):
     rates.append(guard.factor if kind == "beside" else float(scheduler.get_last_lr()[0]))
 weights = [p.detach().full_tensor() if kind in sharded else p.detach() for p in model.parameters()]
 found = [(one.update, one.restored) for one in guard.recoveries]
-torch.save([weights, rates, found, float(loss)], f"{folder}/{kind}-{rank}.part")
-os.rename(f"{folder}/{kind}-{rank}.part", f"{folder}/{kind}-{rank}.pt")
-# A rank that leaves while another is still reading from it can take it down: all wait, by no collective, and go.
-while not all(os.path.exists(f"{folder}/{kind}-{r}.pt") for r in range(ranks)):
-    time.sleep(0.02)
-os._exit(0)
+leave(folder, [weights, rates, found, float(loss)], kind)

@@ -1,18 +1,17 @@
 """A small classifier in training, with faults to recover from."""
 
 import functools
-import io
 import math
 import warnings
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SpikeGuard
+from tests.schedule.schedule_runs import saved
 
 _CENTRES = torch.randn(10, 3, 16, generator=torch.Generator().manual_seed(0)) * 1.2
 # Each optimizer with a rate near the best one, and the updates in which it recovers from what happens halfway.
@@ -110,12 +109,9 @@ class Run:
 
     def resumed(self, **options: Any) -> "Run":
         """Another process that goes on from a checkpoint of this run."""
-        buffer = io.BytesIO()
-        torch.save([x.state_dict() for x in self.parts()], buffer)
-        buffer.seek(0)
         other = type(self)(**options)
-        for x, state in zip(other.parts(), torch.load(buffer, weights_only=True), strict=True):
-            x.load_state_dict(state)
+        for mine, theirs in zip(self.parts(), other.parts(), strict=True):
+            theirs.load_state_dict(saved(mine))
         other.data.set_state(self.data.get_state())
         other.made = self.made
         return other
@@ -136,10 +132,6 @@ def _cosine_with_warm_up(optimizer: torch.optim.Optimizer, steps: int) -> Any:
     return lr_scheduler.LambdaLR(optimizer, factor)
 
 
-def _of_transformers(optimizer: torch.optim.Optimizer, steps: int) -> Any:
-    return pytest.importorskip("transformers").get_cosine_schedule_with_warmup(optimizer, 50, steps)
-
-
 def _in_sequence(optimizer: torch.optim.Optimizer, steps: int) -> Any:
     parts = [lr_scheduler.LinearLR(optimizer, 0.1, total_iters=50), lr_scheduler.CosineAnnealingLR(optimizer, steps)]
     return lr_scheduler.SequentialLR(optimizer, parts, [50])
@@ -154,7 +146,6 @@ SCHEDULES: dict[str, Callable[[Any, int], Any]] = {
     "one cycle": lambda optimizer, steps: lr_scheduler.OneCycleLR(optimizer, optimizer.defaults["lr"], steps),
     "by epochs": lambda optimizer, steps: lr_scheduler.StepLR(optimizer, 2, 0.5),
     "plateau": lambda optimizer, steps: lr_scheduler.ReduceLROnPlateau(optimizer, patience=1),
-    "transformers": _of_transformers,
 }
 
 
@@ -216,15 +207,15 @@ def lost(run: Run, healthy: Run) -> float:
     return (run.tested() - healthy.tested()) / (first - healthy.tested())
 
 
-def quiet(run: Run) -> Run:
-    """The run trained to its end, without its warnings."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return run.train()
+def quiet(run: Run, until: int | None = None) -> Run:
+    """The run trained up to this update or to its end, without its warnings."""
+    with warnings.catch_warnings(action="ignore"):
+        return run.train((run.steps if until is None else until) - run.made)
 
 
-def quiet_to(run: Run, updates: int) -> list[Any]:
-    """What happened in a run up to this update, without its warnings."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return run.train(updates - run.made).recoveries
+def to_alarm(run: Run, more: int) -> Run:
+    """The run trained to its first alarm and a few updates more, without its warnings."""
+    with warnings.catch_warnings(action="ignore"):
+        while not run.recoveries:
+            run.train(1)
+        return run.train(more)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.optim import swa_utils
 
-from autowarm import AdaptiveWarmup, Lion, SpikeGuard
+from autowarm import SpikeGuard
 from autowarm.optim import Together
 from tests.schedule.recovery.recovery_runs import SCHEDULES, Beside, Run, batch, halfway, healthy, lost, quiet
 
@@ -41,8 +41,7 @@ def test_it_does_what_the_schedules_own_recovery_does(name: str, faults: dict[in
     own = quiet(Run(name, faults=faults, recover=True))
     run = Run(name, faults=faults)
     guard = SpikeGuard(run.optimizer, run.steps)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         for _ in range(run.steps):
             loss = run.update()
             run.scheduler.step(loss)
@@ -87,8 +86,7 @@ def test_averaged_weights_go_back_if_they_are_given(given: bool) -> None:
     run = Beside(by="none", faults=NAN, recover=False)
     averaged = swa_utils.AveragedModel(run.model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
     guard = SpikeGuard(run.optimizer, run.steps, model=nn.ModuleList([run.model, averaged]) if given else None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         for _ in range(AT + 10):
             loss = run.update()
             averaged.update_parameters(run.model)
@@ -104,25 +102,6 @@ def test_losses_that_stay_nan_are_said_once_and_given_up() -> None:
         run.train()
     assert len(said) == 12  # ten restarts that fail at once, after the first; then nothing is restored
     assert [found.restored is None for found in run.guard.recoveries] == [False] * 11 + [True]
-
-
-def test_what_is_refused() -> None:
-    w = [nn.Parameter(torch.ones(2))]
-    with pytest.raises(ValueError, match=r"recover=True restores weights .*\(capturable=True\)"):
-        SpikeGuard(torch.optim.AdamW(w, capturable=True), 100)
-    SpikeGuard(torch.optim.AdamW(w, capturable=True), 100, recover="warn")
-    for recover in ("on", False, 1):
-        with pytest.raises(ValueError, match="recover must be True, "):
-            SpikeGuard(torch.optim.AdamW(w), 100, recover=recover)  # type: ignore[arg-type]
-    for steps in (0, 2.5, "100", True):
-        with pytest.raises(ValueError, match=f"total_steps must be a whole number of updates ≥ 1.*, got {steps!r}"):
-            SpikeGuard(torch.optim.AdamW(w), steps)  # type: ignore[arg-type]
-    SpikeGuard(torch.optim.AdamW(w), 1e3).step(1.0)  # type: ignore[arg-type]
-    guard = SpikeGuard(torch.optim.AdamW(w), None)
-    with pytest.raises(ValueError, match="the SpikeGuard state is damaged"):
-        guard.load_state_dict(guard.state_dict() | {"updates": 3})
-    with pytest.raises(ValueError, match="not the state of SpikeGuard: it is that of AdaptiveWarmup"):
-        guard.load_state_dict(AdaptiveWarmup(torch.optim.AdamW(w), 100).state_dict())
 
 
 VETOED: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -151,8 +130,7 @@ def test_a_veto_leaves_weights_and_state_as_they_are(make: Callable[[Any], Any],
         update(1.0)
     assert guard.skipped_updates == 0
     before = copy.deepcopy([run.weights(), optimizer.state_dict()["state"]])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         update(fault)
     torch.testing.assert_close([run.weights(), optimizer.state_dict()["state"]], before, rtol=0, atol=0)
     other = SpikeGuard(optimizer, 300, veto=6.0)
@@ -164,8 +142,6 @@ def test_a_veto_leaves_weights_and_state_as_they_are(make: Callable[[Any], Any],
 
 def test_a_veto_that_is_refused() -> None:
     w = [nn.Parameter(torch.ones(2, 2))]
-    with pytest.raises(ValueError, match="give Lion skip_outliers=6 in place of SpikeGuard's veto"):
-        SpikeGuard(Lion(w), 100, veto=6.0)
     two = Together(torch.optim.SGD(w), torch.optim.SGD([nn.Parameter(torch.ones(2))]))
     with pytest.raises(ValueError, match="veto compares the gradients of one optimizer, and Together holds 2"):
         SpikeGuard(two, 100, veto=6.0)
@@ -174,5 +150,4 @@ def test_a_veto_that_is_refused() -> None:
     )
     with pytest.raises(ValueError, match="veto needs whole gradients, and each rank has a part of them here"):
         SpikeGuard(torch.optim.SGD([sharded]), 100, veto=6.0)
-    with pytest.raises(ValueError, match="veto must be a positive number of standard deviations, such as 6, got -1"):
-        SpikeGuard(torch.optim.SGD(w), 100, veto=-1)
+    SpikeGuard(torch.optim.SGD(w), 1e3, veto=6.0).step(1.0)  # type: ignore[arg-type]

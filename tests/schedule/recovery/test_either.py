@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from autowarm import AdaptiveWarmup, SpikeGuard
 from tests.schedule.recovery import recovery_runs
 from tests.schedule.recovery.recovery_runs import (
     MAKERS,
@@ -20,8 +21,8 @@ from tests.schedule.recovery.recovery_runs import (
     healthy,
     lost,
     quiet,
-    quiet_to,
     same_weights,
+    to_alarm,
 )  # fmt: skip
 
 BAD, BAD_8, NAN = halfway("lion", "bad"), halfway("lion", "bad", 8), halfway("adamw", "nan")
@@ -37,8 +38,7 @@ def test_without_an_alarm_a_run_is_bit_identical(kind: Any, name: str) -> None:
     assert same_weights(run, healthy(kind, name))
 
 
-@both
-@pytest.mark.parametrize(("name", "rate"), [("muon", 30), ("lion", 30), ("normsgd", 10)])
+@pytest.mark.parametrize(("kind", "name", "rate"), [(Beside, "muon", 30), (Run, "lion", 30), (Run, "normsgd", 10)])
 def test_a_rate_that_is_far_too_high_is_lowered(kind: Any, name: str, rate: float) -> None:
     """In most of five runs: each of them is chaotic, and where it ends follows from the last bit."""
     by = {} if kind is Run else {"by": "lambda"}
@@ -75,55 +75,63 @@ def test_to_warn_is_to_change_nothing(kind: Any, faults: dict[int, str], said: s
     )
 
 
+@pytest.mark.parametrize("make", [AdaptiveWarmup, SpikeGuard])
+def test_a_captured_graph_is_refused_unless_nothing_is_restored(make: Any) -> None:
+    optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters(), capturable=True)
+    make(optimizer, 100, recover="warn")
+    with pytest.raises(ValueError, match=r"recover=True restores weights .*\(capturable=True\)"):
+        make(optimizer, 100, recover=True)
+
+
 # From the start, before an alarm, if a new low has come since, and after one, in the short ramp.
-RESUMED = [(Run, at, tensor) for at in (1, 100, 300) for tensor in (False, True)]
+RESUMED: list[tuple[Any, int, bool]] = [(Run, at, tensor) for at in (1, 100, 300) for tensor in (False, True)]
 RESUMED += [(Beside, 1, False), (Beside, 100, True), (Beside, 160, False), (Beside, 160, True)]
 
 
-@pytest.mark.parametrize(("kind", "at", "tensor"), RESUMED)
+@pytest.mark.parametrize(("kind", "at", "tensor"), [*RESUMED, (Run, -2, False), (Run, -5, False)])
 def test_a_resumed_run_equals_the_uninterrupted_one(kind: Any, at: int, tensor: bool) -> None:
+    """Also where it was resumed on trial, −``at`` updates after the alarm."""
     options: dict[str, Any] = {"name": "lion", "faults": BAD} if kind is Run else {"faults": NAN}
     options |= {"recover": True, "tensor": tensor}
     end = 330 if kind is Run else 200
-    straight = kind(**options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        straight.train(at)
-        resumed = straight.resumed(**options)
-        straight.train(end - at)
-        resumed.train(end - at)
+    straight = to_alarm(kind(**options), -at) if at < 0 else quiet(kind(**options), at)
+    made, resumed = straight.made, quiet(straight.resumed(**options), end)
+    quiet(straight, end)
     assert resumed.recoveries == straight.recoveries != []
-    assert resumed.used() == straight.used()[at:]
+    assert resumed.used() == straight.used()[made:]
     assert same_weights(resumed, straight)
+    assert kind is Beside or resumed.scheduler.metrics() == straight.scheduler.metrics()  # with the averaged loss
 
 
 @pytest.mark.parametrize(("kind", "name", "faults", "end"), [(Run, "lion", BAD, 330), (Beside, "adamw", NAN, 200)])
 def test_a_copied_run_restores_its_own_weights(kind: Any, name: str, faults: dict[int, str], end: int) -> None:
     run = kind(name, faults=faults, recover=True).train(100)
     other = copy.deepcopy(run)
-    assert quiet_to(run, end) == quiet_to(other, end) != []
+    assert quiet(run, end).recoveries == quiet(other, end).recoveries != []
     assert same_weights(run, other)
 
 
 @both
-@pytest.mark.parametrize("loop", ["accumulation", "scaler", "compiled model", "compiled step"])
+@pytest.mark.parametrize("loop", ["accumulation", "scaler", "compiled model", "compiled step", "loss first"])
 def test_loops_of_other_kinds(kind: Any, loop: str) -> None:
     run = kind(recover=True, tensor=loop == "compiled step")
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=loop == "scaler")
     model = torch.compile(run.model, backend="eager") if loop == "compiled model" else run.model
     if loop == "compiled step":
         run.optimizer.step = torch.compile(run.optimizer.step, backend="eager")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         for t in range(250):
             for _ in range(2):
                 x, y = batch(run.data, 32)
                 loss = nn.functional.cross_entropy(model(x * math.nan if t in NAN else x), y)
                 scaler.scale(loss / 2).backward()
                 run.observe(loss.detach())
+            if loop == "loss first":
+                run.watch()
             scaler.step(run.optimizer)
             scaler.update()
-            run.watch()
+            if loop != "loss first":
+                run.watch()
             run.optimizer.zero_grad()
     # A scaler skips the update of a batch that is not finite, so nothing is lost.
     assert len(run.recoveries) == (loop != "scaler")

@@ -16,8 +16,7 @@ def watched(loss: Callable[[int, int], float], restores: bool = True) -> tuple[G
     """A guard of 900 losses, each of an update and the number of warnings so far; its shares, and what it said."""
     guard, share = Guard(restores, None, 1000), []
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=1.0)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as said:
         for t in range(900):
             guard.after(t, t, loss(t, len(said)), optimizer, 1.0)
             share.append(guard.share(t))
@@ -80,6 +79,11 @@ MESSAGES: dict[str, tuple[Callable[[int, int], float], bool, list[str]]] = {
         lambda t, _: 1.0 + t / 100,
         True,
         [r"recovery is idle: the loss rose from 1\.\d+ at first to \d\.\d+, .*"],
+    ),
+    "below zero": (
+        lambda t, _: -0.995 + t / 200,
+        True,
+        [r"recovery is idle: a loss of -0\.995 is below zero, so a rise may be success; .*"],
     ),
 }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.programs import Launcher, rank_environment
+from tests.programs import Launcher, results
 
 KINDS = [("ddp", 2), ("gradient", 2), ("beside", 2), ("tensor", 2), ("fsdp", 2), ("hsdp", 4)]
 
@@ -19,12 +19,8 @@ def test_ranks_stay_bit_identical_through_a_recovery(
 
     HSDP has two replicas of two shards each.
     """
-    ended = rank_launcher.run_together(
-        [Path(__file__).parent / "recovery_ranks.py", tmp_path, kind],
-        [rank_environment(rank, ranks, port=0) for rank in range(ranks)],
-    )
-    assert not any(one.status for one in ended), "".join(one.stderr for one in ended)
-    a, *others = (torch.load(tmp_path / f"{kind}-{rank}.pt", weights_only=True) for rank in range(ranks))
+    rank_launcher.run_ranks(ranks, [Path(__file__).parent / "recovery_ranks.py", tmp_path, kind])
+    a, *others = results(tmp_path, ranks, kind)
     for b in others:
         assert all(torch.equal(x, y) for x, y in zip(a[0], b[0], strict=True))
         assert a[1:3] == b[1:3]

@@ -5,7 +5,6 @@ import functools
 import math
 import re
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,51 +13,39 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion, losses
 from autowarm.rate.restore import Snapshot
-from tests.schedule.recovery.recovery_runs import MAKERS, Run, batch, halfway, healthy, lost, quiet, quiet_to
+from tests.schedule.recovery.recovery_runs import MAKERS, Run, halfway, healthy, lost, quiet, to_alarm
 
 BAD, NAN = halfway("lion", "bad"), halfway("adamw", "nan")
 LION, ADAMW = min(BAD), min(NAN)  # when
 
 
 @functools.cache
-def faulty(name: str, fault: str, recover: bool = False) -> Run:
+def faulty(name: str, fault: str, batches: int = 1, recover: bool = False) -> Run:
     """A run with a fault halfway, which several tests look at."""
-    return quiet(Run(name, faults=halfway(name, fault), recover=recover))
+    return quiet(Run(name, faults=halfway(name, fault, batches), recover=recover))
 
 
-@pytest.mark.parametrize("name", ["lion", "normsgd"])
-def test_a_bad_batch_costs_little(name: str) -> None:
-    run, at = faulty(name, "bad", recover=True), MAKERS[name][2] // 2
-    assert lost(faulty(name, "bad"), healthy(Run, name)) > 0.12
-    assert lost(run, healthy(Run, name)) < 0.08
+@pytest.mark.parametrize(
+    ("name", "batches", "with_it", "without"),
+    [("lion", 1, 0.08, 0.12), ("normsgd", 1, 0.08, 0.12), ("lion", 8, 0.05, 0.5), ("adamw", 8, 0.05, 0.5)],
+)
+def test_bad_batches_cost_little_and_lower_no_rate(name: str, batches: int, with_it: float, without: float) -> None:
+    run, at = faulty(name, "bad", batches, recover=True), MAKERS[name][2] // 2
+    assert lost(run, healthy(Run, name)) < with_it < without < lost(faulty(name, "bad", batches), healthy(Run, name))
     [found] = run.scheduler.recoveries
     assert found.restored <= at < found.update <= at + 50
-    assert found.peak_after == found.peak_before == MAKERS[name][1]
-
-
-@pytest.mark.parametrize("name", ["lion", "adamw"])
-def test_bad_batches_in_a_row_lower_nothing(name: str) -> None:
-    faults = halfway(name, "bad", 8)
-    run = quiet(Run(name, faults=faults, recover=True))
-    assert lost(quiet(Run(name, faults=faults)), healthy(Run, name)) > 0.5
-    assert lost(run, healthy(Run, name)) < 0.05
-    assert [found.peak_after / found.peak_before for found in run.scheduler.recoveries] == [1.0]
-    assert run.scheduler.base_lrs[0] == MAKERS[name][1]
+    assert found.peak_after == found.peak_before == run.scheduler.base_lrs[0] == MAKERS[name][1]
 
 
 def test_a_nan_batch_no_longer_kills_adamw() -> None:
-    with pytest.raises(RuntimeError, match="not finite 20 times in a row"):
-        quiet(Run(faults=NAN))
+    for faults, recover in ((NAN, False), (halfway("adamw", "nan", 150), True)):  # losses that stay NaN end the run
+        with pytest.raises(RuntimeError, match="not finite 20 times in a row"):
+            quiet(Run(faults=faults, recover=recover))
     run = faulty("adamw", "nan", recover=True)
     assert lost(run, healthy(Run)) < 0.05
     [found] = run.scheduler.recoveries
     assert found.update == ADAMW + 2
     assert re.fullmatch(r"the last losses were .*, nan, nan, after a level of .*: not finite, .*", found.reason)
-
-
-def test_losses_that_stay_nan_still_end_the_run() -> None:
-    with pytest.raises(RuntimeError, match="not finite 20 times in a row"):
-        quiet(Run(faults=halfway("adamw", "nan", 150), recover=True))
 
 
 def test_what_it_says() -> None:
@@ -71,39 +58,68 @@ def test_what_it_says() -> None:
     assert Run().scheduler.recoveries == []
 
 
-def test_an_expanded_buffer_is_no_obstacle() -> None:
-    model = nn.Linear(2, 2)
-    model.register_buffer("scale", torch.ones(1).expand(4))
-    optimizer = torch.optim.SGD(model.parameters())
-    snapshot = Snapshot(optimizer, model)
-    model.scale = torch.zeros(4)
-    snapshot.restore(optimizer)
-    assert model.scale.tolist() == [1.0] * 4
+class GlobalMoment(torch.optim.Optimizer):
+    """Divides by one mean of all squared gradients, which it keeps as an attribute."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.05})
+        self.mean = torch.zeros(())
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        params = [p for group in self.param_groups for p in group["params"]]
+        self.mean.lerp_(torch.stack([p.grad.square().sum() for p in params]).sum(), 0.05)
+        for p in params:
+            p.sub_(p.grad / (self.mean.sqrt() + 1e-8), alpha=self.param_groups[0]["lr"])
 
 
-def test_a_cache_that_has_grown_or_joined_since_the_copy_stays_as_the_module_counts_on_it() -> None:
+def test_buffers_go_back_but_not_a_cache_that_has_grown_or_joined_since_on_which_the_module_counts() -> None:
     model = nn.Linear(2, 2)
-    model.register_buffer("cache", torch.ones(4))
-    model.register_buffer("mean", torch.ones(4))
+    for name, buffer in {"cache": torch.ones(4), "mean": torch.ones(4), "expanded": torch.ones(1).expand(4)}.items():
+        model.register_buffer(name, buffer)
     optimizer = torch.optim.SGD(model.parameters())
     snapshot = Snapshot(optimizer, model)
-    model.cache, model.mean = torch.zeros(8), torch.zeros(4)
+    model.cache, model.mean, model.expanded = torch.zeros(8), torch.zeros(4), torch.zeros(4)
     model.register_buffer("other", torch.zeros(1))
     snapshot.restore(optimizer)
-    assert (model.cache.tolist(), model.mean.tolist(), model.other.tolist()) == ([0.0] * 8, [1.0] * 4, [0.0])
+    found = {name: buffer.tolist() for name, buffer in model.named_buffers()}
+    assert found == {"cache": [0.0] * 8, "mean": [1.0] * 4, "expanded": [1.0] * 4, "other": [0.0]}
 
 
-def recovering(change: Callable[[int, torch.optim.Optimizer, nn.Module], None]) -> tuple[Any, Any, nn.Module]:
-    """A run of AdamW on a linear model, with a NaN batch at step 200 and a change on the way."""
+def test_a_moment_that_an_optimizer_keeps_as_an_attribute_goes_back_too() -> None:
+    torch.manual_seed(0)
+    model, true = nn.Linear(8, 8), torch.randn(8, 8)
+    opt = GlobalMoment(model.parameters())
+    scheduler, losses = AdaptiveWarmup(opt, 300, recover=True), []
+    for update in range(300):
+        x = torch.randn(16, 8)
+        loss = (model(x) - x @ true).square().mean() * (math.nan if update == 150 else 1.0)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        with warnings.catch_warnings(action="ignore"):
+            scheduler.step(loss)
+        losses.append(float(loss))
+    assert len(scheduler.recoveries) == 1
+    assert losses[-1] < losses[149]
+
+
+@pytest.mark.parametrize("changes", [{"join"}, {"load"}, {"join", "load", "option"}], ids=" ".join)
+def test_what_the_loop_changes_after_the_copy(changes: set[str]) -> None:
+    """A group that joins and a state that is loaded go back, too; an option that is set stays set."""
     torch.manual_seed(0)
     body, head = nn.Linear(8, 8), nn.Linear(8, 1)
     x, true = torch.randn(2048, 8), torch.randn(8, 1)
     optimizer = torch.optim.AdamW(head.parameters(), lr=1e-2, weight_decay=0.1)
     scheduler = AdaptiveWarmup(optimizer, 300, recover=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         for step in range(300):
-            change(step, optimizer, body)
+            if step == 199 and "join" in changes:
+                optimizer.add_param_group({"params": [*body.parameters()], "lr": 1e-2})
+            if step == 199 and "load" in changes:
+                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            if step == 199 and "option" in changes:
+                optimizer.param_groups[0]["weight_decay"] = 0.0
             scheduler.state_dict()  # which takes over a group that was added, and changes nothing
             batch = x[torch.randint(len(x), (128,))]
             loss = (head(torch.tanh(body(batch))) - batch @ true).square().mean()
@@ -111,40 +127,12 @@ def recovering(change: Callable[[int, torch.optim.Optimizer, nn.Module], None]) 
             optimizer.step()
             scheduler.step(loss if step != 200 else math.nan)
             optimizer.zero_grad()
-    return scheduler, optimizer, body
-
-
-def test_a_group_that_joined_after_the_copy_goes_back_too() -> None:
-    def unfreeze(step: int, optimizer: torch.optim.Optimizer, body: nn.Module) -> None:
-        if step == 199:
-            optimizer.add_param_group({"params": [*body.parameters()], "lr": 1e-2})
-
-    scheduler, optimizer, body = recovering(unfreeze)
     [found] = scheduler.recoveries
+    assert found.restored is not None
     assert found.restored < 199
-    assert body.weight.isfinite().all()
-    assert 50 < float(optimizer.state[body.weight]["step"]) < 100  # its averages began anew
-
-
-def test_a_state_loaded_after_the_copy_goes_back_too() -> None:
-    def load(step: int, optimizer: torch.optim.Optimizer, body: nn.Module) -> None:
-        if step == 199:
-            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-
-    scheduler, optimizer, _ = recovering(load)
-    [found] = scheduler.recoveries
-    assert found.restored < 199
-    assert all(x.isfinite().all() for state in optimizer.state.values() for x in state.values())
-
-
-def test_an_option_that_the_loop_changed_stays_changed() -> None:
-    def stop_decay(step: int, optimizer: torch.optim.Optimizer, body: nn.Module) -> None:
-        if step == 199:
-            optimizer.param_groups[0]["weight_decay"] = 0.0
-
-    scheduler, optimizer, _ = recovering(stop_decay)
-    assert len(scheduler.recoveries) == 1
-    assert optimizer.param_groups[0]["weight_decay"] == 0.0
+    assert all(x.isfinite().all() for p, state in optimizer.state.items() for x in (p, *state.values()))
+    assert "join" not in changes or 50 < float(optimizer.state[body.weight]["step"]) < 100  # its averages began anew
+    assert optimizer.param_groups[0]["weight_decay"] == (0.0 if "option" in changes else 0.1)
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
@@ -160,10 +148,7 @@ def test_everything_that_an_update_changes_goes_back(name: str) -> None:
     assert guard._unproven.update == update
     average = run.scheduler._state.average
     guard._detector.window = 500  # no later copy
-    while not run.scheduler.recoveries:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            run.train(1)
+    to_alarm(run, 0)
     assert run.scheduler.recoveries[0].restored == update
     assert run.scheduler._state.average == average
     torch.testing.assert_close(
@@ -186,13 +171,11 @@ def test_losses_that_are_read_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on an accelerator."""
     monkeypatch.setattr(losses, "AT_ONCE", ())
     run = Run(faults=NAN, recover=True, tensor=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        run.train(ADAMW + 3)
-        resumed = run.resumed(faults=NAN, recover=True, tensor=True)
-        waiting = [str(one.scheduler.state_dict()["waiting"]) for one in (run, resumed)]
-        assert waiting[0] == waiting[1] != "[]"
-        run.train(run.steps - ADAMW - 3)
+    quiet(run, ADAMW + 3)
+    resumed = run.resumed(faults=NAN, recover=True, tensor=True)
+    waiting = [str(one.scheduler.state_dict()["waiting"]) for one in (run, resumed)]
+    assert waiting[0] == waiting[1] != "[]"
+    quiet(run)
     assert [found.update for found in run.scheduler.recoveries] == [ADAMW + 6]
     assert lost(run, healthy(Run)) < 0.05
 
@@ -209,8 +192,7 @@ def test_weights_that_break_as_they_are_copied_are_not_kept() -> None:
     def spoil(*_: Any) -> None:
         run.model[0].weight.grad.fill_(math.nan)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         spoilt = run.optimizer.register_step_pre_hook(spoil)
         run.train(1)
         spoilt.remove()
@@ -222,16 +204,9 @@ def test_weights_that_break_as_they_are_copied_are_not_kept() -> None:
 
 def test_a_resumed_run_takes_a_copy_at_once() -> None:
     resumed = Run(recover=True).train(200).resumed(recover=True, faults={210: "nan"})
-    [found] = quiet_to(resumed, 220)
+    [found] = quiet(resumed, 220).recoveries
     assert 200 < found.restored <= 210 < found.update
     assert resumed.tested() < 0.6
-
-
-def test_without_a_copy_it_only_says_so() -> None:
-    run = Run("lion", faults=BAD, recover=True).train(LION + 2)
-    resumed = run.resumed(name="lion", recover=True)
-    with pytest.warns(UserWarning, match="there is no copy yet to go back to; nothing was restored"):
-        resumed.train(100)
 
 
 def test_a_state_may_be_loaded_with_and_without_recover() -> None:
@@ -245,8 +220,7 @@ def changed(steps: int, *times: int) -> tuple[AdaptiveWarmup, nn.Parameter, list
     w = nn.Parameter(torch.zeros(2))
     scheduler = AdaptiveWarmup(optimizer := Lion([w], lr=0.01), steps, recover=True, decay="wso")
     generator, moved = torch.Generator().manual_seed(0), []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         for t in range(steps):
             w.grad = torch.ones(2)
             optimizer.step()
@@ -277,36 +251,6 @@ def test_after_two_wrong_alarms_only_what_is_not_finite_counts() -> None:
     assert scheduler.recoveries[1].reason.endswith("from now on, only losses that are not finite count")
 
 
-def test_it_says_why_it_is_idle() -> None:
-    w = nn.Parameter(torch.zeros(2))
-    scheduler = AdaptiveWarmup(optimizer := Lion([w], lr=0.01), 300, recover=True)
-    w.grad = torch.ones(2)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        for t in range(200):
-            optimizer.step()
-            scheduler.step(-0.995 + t / 200)
-    [idle] = [str(one.message) for one in said if "idle" in str(one.message)]
-    assert idle.startswith("recovery is idle: a loss of -0.995 is below zero, so a rise may be success")
-    assert scheduler.recoveries == []
-
-
-@pytest.mark.parametrize("at", [2, 5])
-def test_a_trial_goes_on_in_a_resumed_run(at: int) -> None:
-    straight = Run("lion", faults=BAD, recover=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        while not straight.scheduler.recoveries:
-            straight.train(1)
-        straight.train(at)
-        resumed = straight.resumed(name="lion", faults=BAD, recover=True)
-        straight.train(60)
-        resumed.train(60)
-    assert resumed.scheduler.recoveries == straight.scheduler.recoveries != []
-    assert resumed.scheduler.metrics() == straight.scheduler.metrics()  # with the averaged loss of the copy
-    assert all(torch.equal(a, b) for a, b in zip(resumed.weights(), straight.weights(), strict=True))
-
-
 def test_rewarm_begins_anew_and_takes_a_peak() -> None:
     model = nn.Linear(2, 2)
     optimizer = Lion([{"params": [model.weight], "lr": 0.1}, {"params": [model.bias], "lr": 0.01}])
@@ -328,40 +272,10 @@ def test_rewarm_begins_anew_and_takes_a_peak() -> None:
         scheduler.rewarm(peak=0)
 
 
-def test_the_loss_may_come_before_the_update() -> None:
-    run = Run(recover=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for t in range(run.steps):
-            x, y = batch(run.data)
-            loss = nn.functional.cross_entropy(run.model(x * math.nan if t in NAN else x), y)
-            loss.backward()
-            run.scheduler.step(loss.detach())
-            run.optimizer.step()
-            run.optimizer.zero_grad()
-    assert len(run.scheduler.recoveries) == 1
-    assert lost(run, healthy(Run)) < 0.05
-
-
-def test_a_captured_graph_is_refused() -> None:
-    optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters(), capturable=True)
-    with pytest.raises(ValueError, match=r"recover=True restores weights .*\(capturable=True\)"):
-        AdaptiveWarmup(optimizer, 100, recover=True)
-    AdaptiveWarmup(optimizer, 100, recover="warn")
-    for no_choice in ("on", 1):
-        with pytest.raises(ValueError, match=f'recover must be True, False, or "warn" to warn only, got {no_choice!r}'):
-            AdaptiveWarmup(optimizer, 100, recover=no_choice)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("after", [3, 12])
 def test_extend_leaves_the_next_rate_alone(after: int) -> None:
     """On trial, and in the short ramp after it."""
-    run = Run("lion", faults=BAD, recover=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        while not run.scheduler.recoveries:
-            run.train(1)
-        run.train(after)
+    run = to_alarm(Run("lion", faults=BAD, recover=True), after)
     rate = run.optimizer.param_groups[0]["lr"]
     run.scheduler.extend(5000)
     assert run.scheduler._guard._detector.window == 100  # type: ignore[union-attr]

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,18 @@ from torch import Tensor, nn
 from autowarm import AdaptiveWarmup, SpikeGuard
 
 BROKEN = 150
+
+
+def update(
+    loss: Tensor, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, watcher: Any, overflows: bool = False
+) -> None:
+    scaler.scale(loss).backward()
+    if overflows:
+        optimizer.param_groups[0]["params"][0].grad.fill_(math.inf)
+    scaler.step(optimizer)
+    scaler.update()
+    watcher.step(loss.detach())
+    optimizer.zero_grad()
 
 
 def trained(
@@ -22,16 +35,11 @@ def trained(
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=scaled)
     guard = AdaptiveWarmup(optimizer, 300, recover=True) if guarded == "schedule" else SpikeGuard(optimizer, 300)
     losses = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         for t in range(300):
             x = torch.randn(32, 4)
             loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            guard.step(loss.detach())
-            optimizer.zero_grad()
+            update(loss, optimizer, scaler, guard)
             losses.append(loss.item())
             if t == BROKEN:
                 nn.init.constant_(model.weight, math.inf)
@@ -58,12 +66,7 @@ def test_losses_that_stay_broken_raise_an_error_as_without_a_scaler(on_device: b
     schedule = AdaptiveWarmup(optimizer, 100, max_nonfinite=3)
 
     def step(factor: float) -> None:
-        loss = model(torch.ones(2, 4)).square().mean() * factor
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        schedule.step(loss.detach())
-        optimizer.zero_grad()
+        update(model(torch.ones(2, 4)).square().mean() * factor, optimizer, scaler, schedule)
 
     for factor in [1.0] * 12 + [math.nan, 1.0, math.nan]:  # bad batches one by one cost their own updates only
         step(factor)
@@ -79,14 +82,7 @@ def test_an_overflow_of_gradients_whose_loss_is_finite_counts_neither_as_a_failu
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     schedule = AdaptiveWarmup(optimizer, 100, max_nonfinite=1, recover=True)
     for t in range(6):
-        loss = weight.square().sum()
-        scaler.scale(loss).backward()
-        if t % 2:
-            weight.grad.fill_(math.inf)  # type: ignore[union-attr]
-        scaler.step(optimizer)
-        scaler.update()
-        schedule.step(loss.detach())
-        optimizer.zero_grad()
+        update(weight.square().sum(), optimizer, scaler, schedule, overflows=t % 2 == 1)
     assert schedule.last_epoch == 3
     assert not schedule.recoveries
 
@@ -94,10 +90,8 @@ def test_an_overflow_of_gradients_whose_loss_is_finite_counts_neither_as_a_failu
 def test_a_guard_whose_optimizer_makes_no_update_says_so_once() -> None:
     weight = nn.Parameter(torch.ones(1))
     guard = SpikeGuard(torch.optim.SGD([weight], lr=0.1), 100)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         for _ in range(30):
             guard.step(weight.square().sum())
-    assert [str(one.message)[:62] for one in caught] == [
-        "SpikeGuard.step() was called 10 times in a row, but SGD, which"
-    ]
+    [said] = [str(one.message) for one in caught]
+    assert said.startswith("SpikeGuard.step() was called 10 times in a row, but SGD, which")

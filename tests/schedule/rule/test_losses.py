@@ -1,41 +1,80 @@
-"""What becomes of the losses it is given."""
+"""What becomes of the losses it is given: whatever they are, the rates are finite and in (0, lr]."""
 
 import math
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from schedule_runs import PEAK, falling, make_optimizer, run
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, distribute_tensor
 
 from autowarm import AdaptiveWarmup
 from tests.cases import each
+from tests.schedule.schedule_runs import MODES, PEAK, every_mode, falling, make_optimizer, run
 
 
-def test_micro_batches_are_averaged_by_weight() -> None:
-    parts, whole = AdaptiveWarmup(make_optimizer(), 40), AdaptiveWarmup(make_optimizer(), 40)
-    for t in range(30):
-        loss = falling()(t)
-        parts.observe(torch.tensor(loss + 3.0), weight=1)
-        parts.observe(loss - 1.0, weight=3)
-        parts.optimizer.step()
-        parts.step()
-        whole.optimizer.step()
-        whole.step(loss)
-        assert parts.get_last_lr() == pytest.approx(whole.get_last_lr(), rel=1e-6)
+def of_micro_batches(scheduler: AdaptiveWarmup, loss: float) -> float:
+    scheduler.observe(torch.tensor(loss + 3.0), weight=1)
+    scheduler.observe(loss - 1.0, weight=3)
+    scheduler.step()
+    return loss
 
 
-def test_an_observed_loss_is_what_it_was_whatever_becomes_of_the_tensor() -> None:
-    kept, reused = (AdaptiveWarmup(make_optimizer(), 40, max_warmup=None, peak_gap=4.0) for _ in range(2))
-    for t in range(30):
-        for sched in (kept, reused):
-            loss = torch.tensor(falling()(t))
-            sched.observe(loss)
-            if sched is reused:
-                loss /= 8
-            sched.optimizer.step()
-            sched.step()
-        assert reused.get_last_lr() == kept.get_last_lr()
+def in_a_tensor_that_is_used_again(scheduler: AdaptiveWarmup, loss: float) -> float:
+    tensor = torch.tensor(loss)
+    scheduler.observe(tensor)
+    tensor /= 8
+    scheduler.step()
+    return loss
+
+
+def by_the_name_of_a_plateaus(scheduler: AdaptiveWarmup, loss: float) -> float:
+    scheduler.step(metrics=loss)
+    return loss
+
+
+def in_half_precision(scheduler: AdaptiveWarmup, loss: float) -> float:
+    scheduler.step(half := torch.tensor(loss, dtype=torch.float16))
+    return float(half)
+
+
+def in_bfloat16(scheduler: AdaptiveWarmup, loss: float) -> float:
+    scheduler.step(half := torch.tensor(loss, dtype=torch.bfloat16))
+    return float(half)
+
+
+def of_a_whole_mesh(scheduler: AdaptiveWarmup, loss: float) -> float:
+    scheduler.step(distribute_tensor(torch.tensor(loss), init_device_mesh("cpu", (1,)), [Replicate()]))
+    return loss
+
+
+@pytest.mark.parametrize(
+    "tell", [of_micro_batches, in_a_tensor_that_is_used_again, by_the_name_of_a_plateaus, in_half_precision,
+             in_bfloat16, of_a_whole_mesh]
+)  # fmt: skip
+def test_a_loss_told_in_another_way_is_the_same_loss(
+    tell: Callable[[AdaptiveWarmup, float], float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tell is of_a_whole_mesh:
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        plain, other = (AdaptiveWarmup(make_optimizer(), 40, max_warmup=1.0) for _ in range(2))
+        for t in range(40):
+            for scheduler in (plain, other):
+                scheduler.optimizer.step()
+            plain.step(tell(other, falling()(t)))
+            assert other.get_last_lr() == pytest.approx(plain.get_last_lr(), rel=1e-6)
+        assert other.ended_by == "loss"
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def test_a_step_without_a_loss_goes_on_along_the_ramp_and_warns_once() -> None:
@@ -45,22 +84,10 @@ def test_a_step_without_a_loss_goes_on_along_the_ramp_and_warns_once() -> None:
     with pytest.warns(UserWarning, match=r"without a loss.*call step\(loss\)"):
         scheduler.step()
     scheduler.optimizer.step()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         scheduler.step()
     assert scheduler.get_last_lr() == [pytest.approx(PEAK * (0.1 + 0.9 * 5 / 50))]
     assert scheduler.last_epoch == 5
-
-
-def test_the_loss_may_be_called_metrics() -> None:
-    """As trainers pass it to a ReduceLROnPlateau."""
-    one, other = (AdaptiveWarmup(make_optimizer(), 60, max_warmup=1.0) for _ in range(2))
-    for t in range(60):
-        one.optimizer.step(), other.optimizer.step()
-        one.step(falling()(t))
-        other.step(metrics=falling()(t))
-        assert one.get_last_lr() == other.get_last_lr()
-    assert one.ended_by == "loss"
 
 
 def test_the_graph_is_let_go() -> None:
@@ -138,3 +165,28 @@ def test_a_loss_without_a_value_is_named(shape: tuple[int, ...], method: str, te
     with pytest.raises(ValueError, match="on the meta device and has no value"):
         getattr(scheduler, method)(torch.zeros(shape, device="meta"))
     assert not scheduler.state_dict()["pending"]
+
+
+def in_bounds(rates: list[float]) -> bool:
+    return all(math.isfinite(rate) and 0 < rate <= PEAK for rate in rates)
+
+
+numbers = st.one_of(st.floats(width=64), st.floats(-20, 20), st.sampled_from([0.0, -0.0, 5e-324, 1.7e308, -1.7e308]))
+
+
+@given(losses=st.lists(numbers, min_size=1, max_size=30), name=st.sampled_from(["default", "no ramp"]))
+@pytest.mark.filterwarnings("ignore")
+def test_any_row_of_losses_leaves_the_rates_in_bounds(losses: list[float], name: str) -> None:
+    options = {"peak_gap": None} if name == "no ramp" else {}
+    scheduler = MODES[name](make_optimizer(), len(losses) + 3, max_nonfinite=None, **options)
+    assert in_bounds(run(scheduler, losses.__getitem__, range(len(losses))) + scheduler.get_last_lr())
+
+
+@every_mode
+def test_f_star_above_the_first_loss_is_an_error_and_below_later_ones_is_not(make: Callable) -> None:
+    scheduler, other = (make(make_optimizer(), 40, target_loss=5.0, peak_gap=1.0) for _ in range(2))
+    scheduler.optimizer.step()
+    with pytest.raises(ValueError, match=r"f\(x0\) = 4 is not above the target loss f\* = 5"):
+        scheduler.step(4.0)
+    assert in_bounds(run(other, lambda t: 9.0 - t, range(40)))
+    assert other.phase == "decay"

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from schedule_runs import PEAK, falling, make_optimizer
 
 from autowarm import AdaptiveWarmup
 from autowarm.schedule import calibrate
 from autowarm.schedule.shapes import DECAYS, WARMUPS
 from tests.cases import each
+from tests.schedule.schedule_runs import PEAK, falling, make_optimizer
 
 T = 120
 SMOOTHING, PEAK_GAP = 0.05, 0.5  # the rule's constants, for runs of any length
@@ -152,8 +152,7 @@ def test_as_the_reference(name: str, stream: str) -> None:
     for mode in (("float", "float64"), ("float",), ("float", "float32"), ("float",))[pair % 4]:
         scheduler = AdaptiveWarmup(make_optimizer(RATES[mode]()), T, max_nonfinite=None, **options)
         rates = []
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             for t in range(T):
                 rates.append(float(scheduler.optimizer.param_groups[0]["lr"]))
                 scheduler.optimizer.step()

@@ -7,16 +7,23 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from schedule_runs import PEAK, every_mode, falling, make_optimizer, run, saved
 from torch import nn
 
 from autowarm import AdaptiveWarmup, Muon, SpikeGuard
 from autowarm.schedule.state import STATE_VERSION
 from tests.cases import each
+from tests.schedule.schedule_runs import MODES, PEAK, falling, make_optimizer, run, saved
+
+KINDS = MODES | {
+    "a decay of one's own that is zero at last": lambda opt, T: AdaptiveWarmup(
+        opt, T, decay=lambda p: max(0.0, 1 - 1.5 * p), max_warmup=0.1
+    ),
+    "momentum": lambda opt, T: AdaptiveWarmup(opt, T, momentum=(0.85, 0.95, 0.9)),
+}
 
 
-@every_mode
-@each("at", [0, 1, 5, 9, 10, 11, 20, 21, 60, 99])
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+@each("at", [0, 1, 5, 9, 10, 11, 20, 21, 60, 80, 99])
 def test_resumed_equals_straight_to_the_bit(make: Callable, at: int) -> None:
     T = 100
     straight = make(make_optimizer(), T)
@@ -31,34 +38,20 @@ def test_resumed_equals_straight_to_the_bit(make: Callable, at: int) -> None:
     assert head + run(second, falling(), range(at, T)) == rates
 
 
-def test_resumed_where_a_decay_of_ones_own_is_zero() -> None:
-    def make() -> AdaptiveWarmup:
-        return AdaptiveWarmup(make_optimizer(), 100, decay=lambda p: max(0.0, 1 - 1.5 * p), max_warmup=0.1)
-
-    scheduler, resumed = make(), make()
-    assert run(scheduler, falling(), range(80))[-1] == 0.0
-    resumed.load_state_dict(saved(scheduler))
-    assert run(scheduler, falling(), range(80, 100)) == run(resumed, falling(), range(80, 100))
-
-
 def test_construct_then_load_and_load_then_construct_agree() -> None:
     opt = make_optimizer()
     scheduler = AdaptiveWarmup(opt, 50)
     run(scheduler, falling(), range(7))
-    opt_state, state = opt.state_dict(), saved(scheduler)
-
-    a = make_optimizer()
-    sched_a = AdaptiveWarmup(a, 50)
-    a.load_state_dict(opt_state)
-    sched_a.load_state_dict(state)
-    b = make_optimizer()
-    b.load_state_dict(opt_state)
-    sched_b = AdaptiveWarmup(b, 50)
-    sched_b.load_state_dict(state)
-    expected = opt.param_groups[0]["lr"]
-    assert a.param_groups[0]["lr"] == b.param_groups[0]["lr"] == expected
-    more = range(7, 50)
-    assert run(sched_a, falling(), more) == run(sched_b, falling(), more) == run(scheduler, falling(), more)
+    opt_state, state, rate = opt.state_dict(), saved(scheduler), opt.param_groups[0]["lr"]
+    rates = run(scheduler, falling(), range(7, 50))
+    for loads_first in (False, True):
+        other = make_optimizer()
+        resumed = None if loads_first else AdaptiveWarmup(other, 50)
+        other.load_state_dict(opt_state)
+        resumed = resumed or AdaptiveWarmup(other, 50)
+        resumed.load_state_dict(state)
+        assert other.param_groups[0]["lr"] == rate
+        assert run(resumed, falling(), range(7, 50)) == rates
 
 
 def test_saved_between_micro_batches() -> None:
@@ -129,22 +122,11 @@ def test_a_copy_of_every_kind_goes_on_to_the_bit(how: str, at: int, tensor: bool
 
 
 DAMAGES: list[tuple[str, object]] = [
-    ("base_lrs", [2 * PEAK]),
-    ("groups", []),
-    ("last_epoch", 6),
-    ("pending", [[1.0, 1.0]]),
-    ("said", ["overrun"]),
-    ("settings.div", 9.0),
-    ("clock.made", 1),
-    ("state.share", 0.5),
-    ("state.ended_by", "loss"),
-    ("state.average", 3.0),
-    ("state.ramp", [0, 0.1, 51.0]),
-    ("state.opening", KeyError),
-    ("recovery", 1),
-    ("checksum", None),
+    ("base_lrs", [2 * PEAK]), ("groups", []), ("last_epoch", 6), ("pending", [[1.0, 1.0]]), ("said", ["overrun"]),
+    ("settings.div", 9.0), ("clock.made", 1), ("state.share", 0.5), ("state.ended_by", "loss"), ("state.average", 3.0),
+    ("state.ramp", [0, 0.1, 51.0]), ("state.opening", KeyError), ("recovery", 1), ("checksum", None),
     ("checksum", KeyError),
-]
+]  # fmt: skip
 
 
 @each("tensor", [False, True])
@@ -169,27 +151,25 @@ def test_a_damaged_or_edited_state_is_refused_whole(path: str, value: object, te
     assert run(second, falling(), range(3, 6)) != []
 
 
-OTHERS: dict[str, Callable] = {
-    "CosineAnnealingLR": lambda opt: torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10),
-    "ReduceLROnPlateau": lambda opt: torch.optim.lr_scheduler.ReduceLROnPlateau(opt),
-    "an optimizer": lambda opt: opt,
-}
+def its_optimizer(opt: torch.optim.Optimizer, _: int) -> torch.optim.Optimizer:
+    return opt
 
 
-@pytest.mark.parametrize("other", OTHERS)
-def test_anothers_state_is_refused(other: str) -> None:
+OTHERS = [torch.optim.lr_scheduler.CosineAnnealingLR, torch.optim.lr_scheduler.StepLR, its_optimizer, SpikeGuard]
+
+
+@pytest.mark.parametrize("make", OTHERS, ids=lambda make: make.__name__)
+def test_anothers_state_is_refused(make: Callable) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 50)
     before = saved(scheduler)
-    with pytest.raises(ValueError, match="not the state of AdaptiveWarmup: it is a dictionary of "):
-        scheduler.load_state_dict(OTHERS[other](make_optimizer()).state_dict())
-    with pytest.raises(ValueError, match="not the state of AdaptiveWarmup: it is that of SpikeGuard"):
-        scheduler.load_state_dict(SpikeGuard(make_optimizer(), 50).state_dict())
+    what = "that of SpikeGuard" if make is SpikeGuard else "a dictionary of "
+    with pytest.raises(ValueError, match=f"not the state of AdaptiveWarmup: it is {what}"):
+        scheduler.load_state_dict(make(make_optimizer(), 10).state_dict())
     assert saved(scheduler) == before
 
 
-def test_a_state_of_another_version_is_refused() -> None:
+@each("version", [None, 1, STATE_VERSION - 1, STATE_VERSION + 1])
+def test_a_state_of_another_version_is_refused(version: int | None) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 50)
-    state = scheduler.state_dict()
-    for version in (None, 1, STATE_VERSION - 1, STATE_VERSION + 1):
-        with pytest.raises(ValueError, match=f"has version {version}, and this autowarm reads version "):
-            scheduler.load_state_dict({**state, "version": version})
+    with pytest.raises(ValueError, match=f"has version {version}, and this autowarm reads version "):
+        scheduler.load_state_dict({**scheduler.state_dict(), "version": version})

@@ -1,7 +1,6 @@
 """The realistic bed: rates of their own for each length, and the settings of its runs."""
 
 from contextlib import suppress
-from pathlib import Path
 
 from autowarm.lab.config import LabError
 from studies.plans import lag, realistic
@@ -9,7 +8,7 @@ from studies.plans.warm_up import missing
 from studies.rows import PlannedRow, Rows
 from studies.runs import run_of
 
-from ..conftest import row_of
+from ..conftest import row_of, stored
 
 
 def made(planned: PlannedRow) -> dict[str, object]:
@@ -42,7 +41,7 @@ def test_its_runs_decay_weights_and_clip_gradients_and_others_do_not() -> None:
 
 
 def test_the_stored_rows_are_planned() -> None:
-    rows = Rows.load(Path(__file__).parents[3] / "docs" / "data" / "studies" / "realistic.jsonl")
+    rows = stored("realistic")
     made = {PlannedRow.of(row) for row in rows}
     ours = sorted({run.schedule for run in made} - {*realistic.HAND_SET})
     planned = set()
@@ -54,7 +53,7 @@ def test_the_stored_rows_are_planned() -> None:
 
 
 def test_shorter_averages_run_at_the_rates_that_were_tuned_for_the_default() -> None:
-    rows = Rows.load(Path(__file__).parents[3] / "docs" / "data" / "studies" / "realistic.jsonl")
+    rows = stored("realistic")
     for steps in lag.LENGTHS:
         for run in lag.runs(steps):
             tuned = realistic.best_rate(rows, run.cell.optimizer, steps, "default")

@@ -3,7 +3,6 @@
 import csv
 import math
 import statistics
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +29,8 @@ from studies.recovery.faults import (
 from studies.rows import Cell, Rows
 from studies.tasks import TASKS
 
-DOCS = Path(__file__).parents[3] / "docs"
+from ..conftest import row_of, said, stored
+
 SHORT = Cell("mlp", "adamw", 60, 0.01)
 
 
@@ -75,9 +75,8 @@ def test_recovery_saves_a_run_from_a_nan_batch(schedule: str) -> None:
 def test_the_table_counts_what_is_lost() -> None:
     def row(run: Fault) -> dict[str, Any]:
         broken = run.what != NONE and not run.recovers
-        return {
-            "part": run.part, "cell": vars(run.cell), "schedule": run.planned.schedule, "seed": run.seed,
-            "val_loss": None if broken else 1.1 if run.what != NONE else 1.0, "first_loss": 3.0, "diverged": broken,
+        return row_of(run.planned, None if broken else 1.1 if run.what != NONE else 1.0) | {
+            "first_loss": 3.0, "diverged": broken,
             "recoveries": [[1, 0, "x", 1.0, 1.0]] if run.recovers and run.what != NONE else [],
         }  # fmt: skip
 
@@ -103,10 +102,7 @@ def test_the_table_counts_what_is_lost() -> None:
 def test_runs_of_the_former_guard_are_shown_until_theirs_are_made_anew() -> None:
     short = [run for run in plan() if run.label in (NONE, "NaN batch")]
     runs = [*short, *(run._replace(part=FORMER) for run in plan())]
-    rows = [
-        {"part": run.part, "cell": vars(run.cell), "schedule": run.planned.schedule, "seed": run.seed,
-         "val_loss": 1.0, "first_loss": 3.0, "diverged": False, "recoveries": []} for run in runs
-    ]  # fmt: skip
+    rows = [row_of(run.planned, 1.0) | {"first_loss": 3.0, "recoveries": []} for run in runs]
     new = {label for label, some in lines(Rows(rows)).items() if {run.part for run in some} == {PART}}
     assert new == {NONE, "NaN batch"}
     assert lines(Rows(rows)).keys() == {run.label for run in plan()}
@@ -117,7 +113,7 @@ def test_runs_of_the_former_guard_are_shown_until_theirs_are_made_anew() -> None
 
 
 def test_what_the_page_says_of_the_stored_runs() -> None:
-    rows = Rows.load(DOCS / "data" / "studies" / "faults.jsonl")
+    rows = stored("faults")
     table = lines(rows)
     for what in ("bad batch", "ten bad batches", "NaN batch"):  # the criterion, written before the runs
         costs = [lost(rows, run) for run in table[what] if run.recovers]
@@ -127,24 +123,19 @@ def test_what_the_page_says_of_the_stored_runs() -> None:
     hot = [run for label, runs in table.items() if label.startswith(("rate × 10", "rate × 30")) for run in runs]
     before, after = (sum(lost(rows, run) > 50.0 for run in hot if run.recovers == how) for how in (False, True))
     assert after / before == pytest.approx(1 / 3, abs=0.05)
-    assert "about two thirds of those that a rate ten or thirty times too high ruins" in " ".join(
-        (DOCS / "recovery.md").read_text(encoding="utf-8").split()
-    )
-    with_it, without = (
-        [lost(rows, run) for run in table["corrupted data"] if run.recovers == how] for how in (True, False)
-    )
-    assert with_it == without
+    assert "about two thirds of those that a rate ten or thirty times too high ruins" in said("recovery.md")
+    corrupted = ([lost(rows, run) for run in table["corrupted data"] if run.recovers == how] for how in (True, False))
+    assert next(corrupted) == next(corrupted)
 
 
 def test_the_picture_shows_the_setting_that_is_nearest_to_the_mean() -> None:
-    rows = Rows.load(DOCS / "data" / "studies" / "faults.jsonl")
+    rows = stored("faults")
     runs = lines(rows)["bad batch"]
     costs = {run.cell: lost(rows, run) for run in runs if not run.recovers}
     mean = statistics.fmean(costs.values())
     assert SPIKE[0].cell == min(costs, key=lambda cell: abs(costs[cell] - mean))
     bare, recovered = (lost(rows, run) for run in runs if run.cell == SPIKE[0].cell)
-    page = " ".join((DOCS / "recovery.md").read_text(encoding="utf-8").split())
-    assert f"costs {bare:.1f}% of the progress, and {recovered:.1f}% with recovery" in page
+    assert f"costs {bare:.1f}% of the progress, and {recovered:.1f}% with recovery" in said("recovery.md")
 
 
 def test_the_losses_of_a_run_are_those_of_its_row() -> None:

@@ -17,8 +17,10 @@ from studies.recovery.objectives import (
     harm,
     made,
     objectives_table,
-)
+)  # fmt: skip
 from studies.rows import Rows
+
+from ..conftest import row_of
 
 
 @pytest.mark.parametrize("what", OBJECTIVES)
@@ -44,20 +46,13 @@ def test_a_run_and_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_table() -> None:
     assert STEPS == 1_000
     runs = [Run(what, "muon", recovers, JUDGE[0]) for what in ("noise", POLICIES[0]) for recovers in (False, True)]
-    losses = {
-        ("noise", False): (0.5, 0.8),
-        ("noise", True): (0.7, 0.7),
-        ("GRPO", False): (9.0, 0.8),
-        ("GRPO", True): (9.0, 0.5),
-    }
+    losses = {("noise", False): (0.5, 0.8), ("noise", True): (0.7, 0.7),
+              ("GRPO", False): (9.0, 0.8), ("GRPO", True): (9.0, 0.5)}  # fmt: skip
     rows = Rows(
-        {
-            "part": run.planned.part, "cell": vars(run.planned.cell), "schedule": run.planned.schedule,
-            "seed": run.seed, "val_loss": losses[run.what, run.recovers][0], "first_loss": 2.5, "diverged": False,
-            "accuracy": losses[run.what, run.recovers][1],
-            "recoveries": [[9, 5, "", 1.0, 1.0], [9, None, "", 1.0, 1.0]] if run.recovers else [],
-        }
+        row_of(run.planned, losses[run.what, run.recovers][0])
+        | {"first_loss": 2.5, "accuracy": losses[run.what, run.recovers][1]}
+        | {"recoveries": [[9, 5, "", 1.0, 1.0], [9, None, "", 1.0, 1.0]] if run.recovers else []}
         for run in runs
-    )  # fmt: skip
+    )
     assert harm(rows, runs[1]) == pytest.approx(10.0)
     assert objectives_table(rows).splitlines()[1:] == ["noise,10.0,10.0,1 of 1,1,2", "GRPO,30.0,30.0,1 of 1,1,2"]

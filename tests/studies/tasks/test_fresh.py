@@ -1,4 +1,4 @@
-"""Tasks that no rule has seen, and fine-tuning: each learns, and is the same each time."""
+"""Tasks that no rule has seen, fine-tuning, and a compiled task: each learns, and is the same each time."""
 
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ RATES = {"unsmoothed": 3e-3, "cnn": 1e-2, "autoencoder": 3e-3, "regression": 3e-
 SLOW = ("recurrent", "bytes-192")  # and fast learners
 
 
-def result(task: str, folder: Path, steps: int = 60, lr: float = 3e-3) -> dict[str, Any]:
+def result(task: str, folder: Path, steps: int = 60, lr: float = 3e-3, seed: int = 0, **engine: Any) -> dict[str, Any]:
     return train(
         RunConfig(
-            task=StudyTask(task).key, steps=steps, clip=0.0, optimizer=OptimizerConfig("adamw", lr),
+            task=StudyTask(task).key, steps=steps, seed=seed, clip=0.0, optimizer=OptimizerConfig("adamw", lr),
             schedule=ScheduleConfig("linear", steps // 12),
-            engine=EngineConfig(precision="float32", device="cpu", keep_weights=False),
+            engine=EngineConfig(precision="float32", device="cpu", keep_weights=False, **engine),
         ),
         folder,
         own=StudyTask(task),
@@ -33,7 +33,7 @@ def result(task: str, folder: Path, steps: int = 60, lr: float = 3e-3) -> dict[s
 @pytest.mark.parametrize("task", RATES)
 def test_a_fresh_task_learns(task: str, tmp_path: Path) -> None:
     before = result(task, tmp_path / "before", 1, 1e-9)["val_loss"]
-    after = result(task, tmp_path / "after", 24 if task in SLOW else 60, RATES[task])
+    after = result(task, tmp_path / "after", 12 if task in SLOW else 60, RATES[task])
     assert not after["diverged"]  # a policy gradient may have either sign
     assert after["val_loss"] < 0.9 * before
 
@@ -62,6 +62,16 @@ def test_fine_tuning_goes_on_from_what_was_learnt_and_scores_both_texts(
     model = TASKS["tune-near"].model()
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     assert (trained < 0.5 * sum(p.numel() for p in model.parameters())) == lora
+
+
+@pytest.mark.long
+def test_a_compiled_network_serves_one_run_after_another_alike(tmp_path: Path) -> None:
+    def loss(name: str, seed: int, compile: bool) -> float:
+        return float(result("mlp", tmp_path / name, 5, seed=seed, compile=compile)["val_loss"])
+
+    first, other, again = loss("a", 0, True), loss("b", 1, True), loss("c", 0, True)
+    assert first == again != other
+    assert first == pytest.approx(loss("d", 0, False), rel=1e-4)
 
 
 def test_texts_are_apart() -> None:

@@ -2,7 +2,6 @@
 
 import csv
 import statistics
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,14 +12,9 @@ from autowarm.schedule import core
 from studies.cells import DEFAULT
 from studies.plans.transfer import EARLIER, FINE_TUNING, with_default
 from studies.regret import excess
-from studies.rows import Rows
 from studies.tasks import TASKS, finetuning
 
-DOCS = Path(__file__).parents[3] / "docs"
-
-
-def text_of(page: str) -> str:
-    return " ".join((DOCS / page).read_text().split())
+from ..conftest import DOCS, said, stored
 
 
 def test_the_counts_of_models_are_those_of_the_table() -> None:
@@ -32,18 +26,18 @@ def test_the_counts_of_models_are_those_of_the_table() -> None:
     after = {n: [row for row in rows if row["part"] in tasks and row["updates"] == str(n)] for n in (50, 200, 1000)}
     missed = {n: sum(row["says"] == "new" for row in some) for n, some in after.items()}
     assert [len(some) for some in after.values()] == [30, 30, 30]
-    said = (
+    first = (
         f"No new model of {len(shipped)}](data/tables/trained-weights.csv) was taken for trained. Of 30 models trained "
     )
     assert (missed[200], missed[50], missed[1000]) == (0, 12, 0)
     packages = [row for row in rows if row["part"] == "shipped"]
     assert (sum(row["says"] == "new" for row in packages), len(packages)) == (1, 11)
     words = "for 200 updates it missed none, of 30 trained for 50, 12, and of 11 weights that packages ship, one."
-    assert said + words in text_of("how-it-works.md")
+    assert first + words in said("how-it-works.md")
 
 
 def test_what_the_page_says_of_fine_tuning() -> None:
-    rows = with_default(Rows.load(DOCS / "data" / "studies" / "fine-tuning.jsonl"))
+    rows = with_default(stored("fine-tuning"))
     before = [row for row in rows if row["schedule"] == EARLIER]
     assert all(row["warmup_steps"] == row["cell"]["steps"] // 10 for row in before)
     assert all(row["warmup_steps"] == row["cell"]["steps"] * 3 // 100 for row in rows if row["schedule"] == DEFAULT)
@@ -55,7 +49,7 @@ def test_what_the_page_says_of_fine_tuning() -> None:
         f"A longest warm-up of 3% of the run costs {statistics.fmean(ours):.2f}% of the loss in the mean over "
         f"{len(settings)} settings, and {max(ours):.1f}% at worst; a tenth, as before, "
         f"{statistics.fmean(theirs):.2f}% and {max(theirs):.1f}%."
-    ) in text_of("evidence.md")
+    ) in said("evidence.md")
 
 
 @pytest.mark.parametrize("steps", FINE_TUNING.horizons)

@@ -23,6 +23,6 @@ def test_the_stored_rows_are_those_of_the_plan_and_show_what_the_page_says() -> 
     page = " ".join((DOCS / "optimizers.md").read_text(encoding="utf-8").split())
     assert (
         f"costs {costs['adamw']}% (AdamW) to {costs['normsgd']}% (normSGD) of the progress, and at most {most}% with "
-        "it. No update of 20 healthy runs of 4,000 was skipped"
+        "it. No update of 40 healthy runs of 4,000 was skipped"
     ) in page
     assert (min(costs.values()), max(costs.values())) == (costs["adamw"], costs["normsgd"])

@@ -3,9 +3,7 @@
     python -m studies.recovery.faults [--workers 1]    make what is left, line by line of the table
     python -m studies.recovery.faults --list           say what is left
 
-A row is stored as each run finishes, so the command can be interrupted and started again. Runs of the former guard,
-which did not put its copies on trial, are another part of the file: a line of the table shows them until all its runs
-are made anew, and the last run deletes them. About 2.5 CPU-hours.
+A row is stored as each run finishes, so the command can be interrupted and started again. About 2.5 CPU-hours.
 
 A run has 1,000 or 16,000 updates of the default on a task of the warm-up study (an MLP, a LLaMA, a ViT) under Muon,
 Lion, normSGD or AdamW, at the rate tuned for 1,000. Some have the 10% linear warm-up instead, with `SpikeGuard` for
@@ -42,13 +40,12 @@ from autowarm.lab.training.optimizers import make_optimizer
 from autowarm.lab.training.schedules import make_scheduler
 
 from ..cells import DEFAULT
-from ..rows import Cell, PlannedRow, Rows, append
+from ..rows import Cell, PlannedRow, Rows, append, tidy
 from ..runs import run_of
 from ..statistics import regret
 from ..tasks import TASKS
 
 PART, STEPS, SEEDS = "faults", 1_000, (10,)
-FORMER = "faults, copies not tried"  # the part of the runs under the guard before this one
 NONE = "none"
 FAULTS = ("bad batch", "ten bad batches", "NaN batch", "corrupted data")
 HOT = ("rate × 3", "rate × 10", "rate × 30")
@@ -78,13 +75,12 @@ class Fault(NamedTuple):
     recovers: bool
     seed: int
     schedule: str = DEFAULT
-    part: str = PART
 
     @property
     def planned(self) -> PlannedRow:
         """The run in a file of rows."""
         words = {self.schedule: self.schedule != DEFAULT, self.what: True, "recovered": self.recovers}
-        return PlannedRow(self.part, self.cell, _said(words), self.seed)
+        return PlannedRow(PART, self.cell, _said(words), self.seed)
 
     @property
     def healthy(self) -> "Fault":
@@ -125,16 +121,14 @@ def plan() -> list[Fault]:
 
 
 def lines(rows: Rows) -> dict[str, list[Fault]]:
-    """The runs of each line of the table, under the present guard if they are all made, else under the former one."""
+    """The runs of each line of the table whose runs are all made."""
     found: dict[str, list[Fault]] = {}
     for run in plan():
         found.setdefault(run.label, []).append(run)
-    for label, runs in [*found.items()]:
-        former = [run._replace(part=FORMER) for run in runs]
-        whole = [some for some in (runs, former)
-                 if all(one.planned in rows for run in some for one in (run, run.healthy))]  # fmt: skip
-        found[label] = whole[0] if whole else []
-    return {label: runs for label, runs in found.items() if runs}
+    return {
+        label: runs for label, runs in found.items()
+        if all(one.planned in rows for run in runs for one in (run, run.healthy))
+    }  # fmt: skip
 
 
 def made(run: Fault) -> dict[str, Any]:
@@ -215,7 +209,7 @@ def _shuffled(batch: Batch) -> Batch:
 def lost(rows: Rows, run: Fault) -> float:
     """The share of the progress of the run without fault that this one does not make, in percent."""
     loss, healthy = (
-        rows.losses(run.part, run.cell, one.planned.schedule, [run.seed])[run.seed] for one in (run, run.healthy)
+        rows.losses(PART, run.cell, one.planned.schedule, [run.seed])[run.seed] for one in (run, run.healthy)
     )
     return min(100.0, regret(loss, healthy, rows[run.planned]["first_loss"]))
 
@@ -231,11 +225,10 @@ def faults_table(rows: Rows) -> str:
             ruined = sum(cost > RUINED for cost in costs)
             cells += [f"{statistics.fmean(costs):.1f}", f"{max(costs):.0f}", f"{ruined} of {len(costs)}"]
         alarms = sum(bool(rows[run.planned]["recoveries"]) for run in some)
-        tried = "yes" if runs[0].part == PART else "no"
-        table.append([label, *cells, f"{alarms} of {len(some)}", tried])
+        table.append([label, *cells, f"{alarms} of {len(some)}"])
     measures = ("mean %", "worst %", "ruined")
     headings = ["fault", *(f"{how}: {what}" for how in ("as it is", "recovered") for what in measures)]
-    return comma_separated([*headings, "alarms", "copies tried"], table)
+    return comma_separated([*headings, "alarms"], table)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -255,9 +248,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             append(given.rows, row)
             print(f"{count}/{len(left)} {row['cell']['task']} {row['cell']['optimizer']} {row['schedule']}: "
                   f"{row['val_loss']}, {len(row['recoveries'])} recoveries", flush=True)  # fmt: skip
-    rows = Rows(row for row in Rows.load(given.rows) if row["part"] == PART)
-    rows.save(given.rows)
-    print(faults_table(rows))
+    tidy(given.rows)
+    print(faults_table(Rows.load(given.rows)))
 
 
 if __name__ == "__main__":

@@ -288,7 +288,7 @@ def test_what_the_page_says_of_tasks_that_the_rule_had_not_seen() -> None:
     assert all([*one.ended] == ["clock"] for one in flow)
     assert (
         f"Over these {len(last.regrets)} settings, the default costs {default} at worst, 10% {tenth}, no warm-up "
-        f"{none}. On one task, flow matching, the loss hardly falls, and the clock ends the warm-up, at a cost of "
+        f"{none}. In flow matching, whose loss hardly falls, the clock ends the warm-up, at a cost of "
         f"{statistics.fmean(one.regrets[DEFAULT] for one in flow):.1f}%."
     ) in said("evidence.md")
 

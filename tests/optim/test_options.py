@@ -55,7 +55,7 @@ def test_a_groups_key_without_effect_is_refused_by_name(key: str, says: dict[str
 
 @each("cls", CLASSES)
 def test_what_others_write_into_a_group_is_no_option(cls: type[LMO]) -> None:
-    written = {"name": "body", "lr_scale": 0.5, "initial_lr": 0.1, "warmup": False, "role": "all", "max_lr": 1.0}
+    written = {"name": "0", "lr_scale": 0.5, "initial_lr": 0.1, "warmup": False, "role": "all", "max_lr": 1.0}
     opt = cls([{"params": [matrix()], **written}], lr=0.1)
     assert opt.param_groups[0].items() >= written.items()
     opt.add_param_group(opt.param_groups[0] | {"params": [matrix()]})  # nor what has no effect, if a group has it
@@ -144,6 +144,11 @@ LIMIT = "skip_outliers must be a positive number"
         (NormSGD, {"momentum_init": "ones"}, "unknown momentum_init 'ones': use 'zeros' or 'weights'"),
         (Muon, {"params": [{"params": [matrix()], "algorithm": "adam"}]}, "unknown algorithm 'adam'"),
         (Muon, {"params": [{"params": [matrix()], "lr": None}]}, RATE),
+        *(
+            (Muon, {"params": [{"params": [matrix()], "use_muon": wrong}]}, "use_muon must be True")
+            for wrong in ("no", 3)
+        ),
+        (Muon, {"params": [{"params": [matrix()], "use_muon": False, "algorithm": "muon"}]}, "leave it out of a group"),
         (Muon, {"params": [torch.zeros(20)]}, r"got tensors of shape \[\(20,\)\].*Muon.from_model"),
         (Muon, {"capturable": True}, "capturable needs lr as a tensor"),
         *((Lion, {"max_nonfinite": wrong}, COUNT) for wrong in (0, 2.5, True)),

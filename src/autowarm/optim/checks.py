@@ -12,11 +12,12 @@ from ..geometry import Geometry
 from .partition import USE_FSDP2
 from .step.dtensors import are_flat_pieces, check_placed
 
+_NAMES = {"param_names", "role", "name", "group_name"}
 _SWITCHES = {"nesterov", "capturable", "adamw_eps_hat", "warn_unused", "maximize"}
 # What a group may have besides its options: its tensors, names, and what schedulers read or write there.
 LABELS = {
-    "params", "param_names", "role", "name", "group_name", "depthwise", "optimizer", "warmup", "lr_scale", "initial_lr",
-    "max_lr", "min_lr", "base_lr", "swa_lr", "max_momentum", "base_momentum", "foreach", "fused",
+    *_NAMES, "params", "depthwise", "optimizer", "warmup", "lr_scale", "initial_lr", "max_lr", "min_lr", "base_lr",
+    "swa_lr", "max_momentum", "base_momentum", "foreach", "fused",
 }  # fmt: skip
 # What options are called elsewhere, or what to do instead.
 _ELSEWHERE = {
@@ -43,7 +44,7 @@ def check_options(
 ) -> None:
     """Raise ValueError if an option is not in [0, end), or no choice or switch; only a group may have rate 0."""
     for name, value in options.items():
-        if name != "param_names":  # as of a ParameterList, whose tensors are called "0" and "1"
+        if name not in _NAMES:  # of a ParameterList, tensors are called "0" and "1"
             _check_no_text(name, value)
     for name, end in ends.items():
         value, several = options[name], name.endswith("betas")

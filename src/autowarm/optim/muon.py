@@ -166,7 +166,12 @@ class Muon(LMO):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if (use_muon := param_group.pop("use_muon", None)) is not None:  # how Muon's first scripts mark their groups
-            param_group.setdefault("algorithm", "muon" if use_muon else "adamw")
+            meant = "muon" if use_muon else "adamw"
+            if use_muon not in (True, False) or param_group.setdefault("algorithm", meant) != meant:
+                raise ValueError(
+                    f"use_muon must be True for Muon or False for AdamW, got {use_muon!r}: leave it out of a group "
+                    "with an algorithm"
+                )
         if param_group.get("algorithm", self.defaults["algorithm"]) == "adamw":
             # An AdamW step does not come from an oracle, but its entries are about ±1, so sign geometry describes it
             # best.

@@ -1,6 +1,7 @@
 """Sorts a model's tensors into matrices, embeddings, output heads and vectors."""
 
 import math
+import operator
 import re
 import warnings
 from collections import defaultdict
@@ -185,7 +186,7 @@ def by_reading(
 
 def _blocks_of(name: str, blocks: Mapping[str, int | Sequence[int]]) -> int | tuple[int, ...]:
     given = next((given for pattern, given in blocks.items() if re.search(pattern, name)), 1)
-    return given if isinstance(given, int) else tuple(given)
+    return tuple(given) if isinstance(given, Sequence) else operator.index(given)
 
 
 def check_blocks(blocks: Mapping[str, int | Sequence[int]], model: nn.Module) -> None:

@@ -201,6 +201,8 @@ class Saved(Optimizer):
                 group.pop(name, None)
             if (norms := group.pop("gradient_norms", None)) is not None:
                 self._outliers.seen = norms.to(group["params"][0].device, copy=True)
+            elif group is self.param_groups[0] and self._outliers.seen is not None:
+                self._outliers.seen.zero_()  # they were of the run before
         for state in self.state.values():
             state |= {name: x.clone() for name, x in state.items() if isinstance(x, Tensor) and x.is_inference()}
 

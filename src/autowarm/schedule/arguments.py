@@ -30,7 +30,8 @@ def checked(
     max_nonfinite = clean(max_nonfinite=given.pop("max_nonfinite"))["max_nonfinite"]
     if not (trained is None or isinstance(trained, bool)):
         raise ValueError(f"trained must be True, False, or None to look at the weights, got {trained!r}")
-    warn_of_own_rates(optimizer)
+    if decay != "wso":  # which is flat, as the warning recommends
+        warn_of_own_rates(optimizer)
     check_recover(recover, inner)
     first_peak(inner)  # raises if there is none
     numbers = clean(**given)

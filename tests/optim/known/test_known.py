@@ -107,6 +107,7 @@ def test_an_optimizer_with_a_rate_or_schedule_of_its_own_is_named(package: str, 
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
                 AdaptiveWarmup(one, 10, **given)
+                AdaptiveWarmup(one, 10, decay="wso", **given)  # as the warning recommends
             texts = [str(caught.message) for caught in said if "sets its own" in str(caught.message)]
             assert len(texts) == 1, name
             assert texts[0].startswith(f"{name} sets its own rate or schedule, and AdaptiveWarmup sets a second one")

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable
 from itertools import pairwise, product
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -197,7 +198,9 @@ def test_gpt2s_layers_are_known_to_be_kept_as_in_out() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=20, n_positions=8))
-    opt = Muon.from_model(model, lr=1.0, blocks={"c_attn": 3}, method="svd", radius="original", weight_decay=0.0)
+    opt = Muon.from_model(
+        model, lr=1.0, blocks={"c_attn": np.int64(3)}, method="svd", radius="original", weight_decay=0.0
+    )
     assert [group["role"] for group in opt.param_groups[:2]] == ["matrices in 3 blocks, kept as (in, out)",
                                                                  "matrices, kept as (in, out)"]  # fmt: skip
     layer, before = model.transformer.h[0], {n: p.detach().clone() for n, p in model.named_parameters()}

@@ -209,3 +209,9 @@ def test_what_it_has_seen_is_saved_and_copied(name: str, by_state: bool, where: 
         other.load_state_dict(copy.deepcopy(opt.state_dict()))
     assert go_on(opt, p, [30.0, 1.0]) == go_on(other, q, [30.0, 1.0]) == [0]
     assert torch.equal(p, q)
+
+
+def test_a_state_from_before_the_first_update_has_seen_nothing():
+    opt, p, _ = a_run("lion", USUAL, skip_outliers=6.0)
+    opt.load_state_dict(EVERY["lion"]([p], lr=0.01, skip_outliers=6.0).state_dict())
+    assert go_on(opt, p, [30.0, 1.0]) == []

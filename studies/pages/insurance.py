@@ -62,9 +62,6 @@ def groups(data: Path) -> dict[str, Group]:
         cell = one.setting.cell
         return cell.steps == _SHORTEST and cell.lr > 2 * rates.get((cell.task, cell.optimizer, cell.steps), math.inf)
 
-    def long_enough(one: Judged) -> bool:
-        return one.setting.cell.steps >= _SHORTEST
-
     def some(name: str, which: Callable[[Judged], bool], found: Iterable[Judged] = main) -> Group:
         return Group(name, [one.regrets for one in found if which(one)])
 
@@ -79,15 +76,19 @@ def groups(data: Path) -> dict[str, Group]:
         "4,000": tuned(4_000, realistic.TEST_SEEDS),
         "16,000": tuned(16_000, realistic.TEST_SEEDS),
         "64,000": tuned(64_000, [realistic.TUNING_SEED]),
-        UNSEEN: some("eleven unseen tasks, 1,000 updates", long_enough, [*judged(data, "fresh"), *last]),
-        LAST: some("the last six of these", long_enough, last),
+        UNSEEN: some("eleven unseen tasks, 1,000 updates", _decides, [*judged(data, "fresh"), *last]),
+        LAST: some("the last six of these", _decides, last),
     }  # fmt: skip
 
 
 def long_settings(data: Path) -> list[Judged]:
     """The settings that single choices are judged by, without the shortest runs."""
     found = [*judged(data, "warm-up"), *judged(data, "horizon")]
-    return [one for one in found if one.setting.cell.steps >= _SHORTEST]
+    return [*filter(_decides, found)]
+
+
+def _decides(one: Judged) -> bool:
+    return one.setting.cell.steps >= _SHORTEST
 
 
 def insurance_table(found: Mapping[str, Group]) -> str:

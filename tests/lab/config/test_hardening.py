@@ -49,3 +49,13 @@ def test_what_nobody_foresaw_is_a_line_with_the_traceback_in_a_file(
     assert capsys.readouterr().err == f"autowarm: RuntimeError: first line (traceback in {log})\n"
     assert "second line" in log.read_text()
     assert "in surprise" in log.read_text()
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "RANK", "LOCAL_RANK"])
+def test_a_variable_of_torchrun_that_is_no_number(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(name, "abc")
+    assert main(["train", "--steps", "2"]) == 2
+    assert f"{name} must be a number, got 'abc'" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
+from operator import is_not
 from typing import Any, ClassVar, Self, TypedDict, Unpack, overload
 
 import torch
@@ -222,15 +223,13 @@ class LMO(Watched, Saved):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group, after checking its options; a geometry can be given by name."""
-        param_group.update(plain_numbers(param_group))
         known = self.defaults.keys() - self._not_of_a_group.keys()
         for name in param_group.keys() - known - LABELS:
             if name not in self.defaults or param_group[name] != self.defaults[name]:
                 instead = instead_of(name, known, self._not_of_a_group)
                 raise ValueError(f"a group of {type(self).__name__} has no {name}: {instead}")
-        self._check_group(self.defaults | param_group)
+        self._settle(param_group)
         name_like_others(param_group, self.param_groups)
-        param_group["geometry"] = resolve(param_group.get("geometry", self.defaults["geometry"]))
         super().add_param_group(param_group)
         self._unused.left = UPDATES
         try:
@@ -304,20 +303,17 @@ class LMO(Watched, Saved):
                     check_gradient(type(self).__name__, p, g)
                 xs.append(p)
                 gs.append(g)
+        lr, *others = map(group.__getitem__, self.defaults)
+        settled = self._settled.get(id(group), [None])
+        if any(map(is_not, [type(lr), *others], settled)) or not (isinstance(lr, Tensor) or 0 <= lr < math.inf):
+            self._settle_changed(group)
         geometry = group["geometry"]
         if id(geometry) not in self._plans.geometries:  # as it is not in the first step
             check_whole(type(self).__name__, geometry, [p for one in self.param_groups for p in one["params"]])
+            self._check_tensors(group)
             self._plans.geometries[id(geometry)] = geometry
         if not xs:
             return
-        for name, end in self._ends.items():  # quick, because it is asked at each step
-            pair = name.endswith("betas")
-            several = group[name] if pair and type(group[name]) is tuple else (group[name],)
-            usual = len(several) == 1 + pair
-            for one in several:
-                usual &= type(one) is float and 0 <= one < end
-            if not usual:
-                self._check_changed(group)
         rule = self._rules[group.get("algorithm", "")]
         if xs[0].device.type != "cpu" and is_capturing(xs[0].device):
             ready = self._skipped.counts is not None and rule.ready(group, xs, self.state)
@@ -327,13 +323,22 @@ class LMO(Watched, Saved):
             self._outliers.prepare(xs[0].device)
         rule.state_of(group, xs, self.state, state)
 
-    def _check_changed(self, group: dict[str, Any]) -> None:
-        """Raise ValueError, as the constructor does, if an option of a group was set to what no update can use."""
-        # Nobody reads the value of a tensor, for which the host would wait.
-        known = {name: 0.0 if isinstance(x, Tensor) and x.numel() == 1 else x for name, x in group.items()}
+    def _settle_changed(self, group: dict[str, Any]) -> None:
+        """Bring options that were set since the last update to their usual form; raise ValueError, as the constructor
+        does, if no update can use them."""
         place = next(i for i, one in enumerate(self.param_groups) if one is group)
-        whose = f"{type(self).__name__}: {called(place, self.param_groups)}: "
-        self._check_group(self.defaults | {name: known[name] for name in self._ends} | {"capturable": False}, whose)
+        lr, known = group["lr"], {}
+        if isinstance(lr, Tensor) and lr.numel() == 1:  # whose value nobody reads: the host would wait
+            known = {"lr": 0.0, "capturable": False}
+        self._settle(group, f"{type(self).__name__}: {called(place, self.param_groups)}: ", **known)
+        lr, *others = map(group.__getitem__, self.defaults)
+        self._settled[id(group)] = [type(lr), *others]
+
+    def _settle(self, group: dict[str, Any], whose: str = "", **known: Any) -> None:
+        """Bring a group's options to their usual form; ValueError if one is out of range."""
+        group.update(plain_numbers(group))
+        self._check_group({**self.defaults, **group, **known}, whose)
+        group["geometry"] = resolve(group.get("geometry", self.defaults["geometry"]))
 
     def _is_shared(self) -> bool:
         """Whether other ranks hold copies or shards of the tensors."""
@@ -387,6 +392,7 @@ class LMO(Watched, Saved):
     def _prepare(self) -> None:
         """Make what no copy or pickle contains."""
         self._unused = Unused()
+        self._settled: dict[int, list[Any]] = {}  # of each group: its rate's type and other options, checked
         self._agreement, self._plans = Agreement(self._process_group), Plans()
         self._shared = {name: Shared(rule, self._process_group) for name, rule in self._rules.items()}
 

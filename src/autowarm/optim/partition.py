@@ -191,8 +191,13 @@ def _blocks_of(name: str, blocks: Mapping[str, int | Sequence[int]]) -> int | tu
 
 def check_blocks(blocks: Mapping[str, int | Sequence[int]], model: nn.Module) -> None:
     """Raise ValueError if these are no blocks; warn of equal ones that mix queries with keys, if configs tell."""
-    if not isinstance(blocks, Mapping):
-        raise ValueError(f'blocks maps patterns to numbers of blocks, such as {{"qkv": 3}}, got {blocks!r}')
+    usual = isinstance(blocks, Mapping) and all(
+        hasattr(n, "__index__") or type(n) in (tuple, list) for n in blocks.values()
+    )
+    if not usual:
+        raise ValueError(
+            f'blocks maps patterns to numbers of blocks, such as {{"qkv": 3}}, or to tuples of sizes, got {blocks!r}'
+        )
     check_patterns("blocks", blocks, model)
     modules = dict(model.named_modules())
     for name, p in model.named_parameters():

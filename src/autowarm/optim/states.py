@@ -33,6 +33,8 @@ def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Map
     whole = ("momentum_buffer", "exp_avg", "exp_avg_sq")  # other optimizers' states may have other shapes
     for i, state in state_dict["state"].items():
         p = numbered.get(i)
+        if not isinstance(state, Mapping):
+            raise ValueError(f"the saved state of tensor {i} is a {type(state).__name__}, and a dictionary is needed")
         for name, value in state.items():
             if not isinstance(value, Tensor) or name == "step" or value.is_meta:
                 continue

@@ -245,7 +245,14 @@ def lazy() -> nn.Module:
         (lambda: Muon.from_model(nn.Embedding(3, 3)), ValueError, "at least one hidden matrix"),
         (lambda: Muon.from_model(lazy()), ValueError, "1.weight has no shape yet: call the model on a batch"),
         (lambda: Muon.from_model(chain(3, 3, 3), blocks={"qvk": 3}), ValueError, "blocks: 'qvk' matches none of the"),
-        (lambda: Muon.from_model(chain(3, 3, 3), blocks=3), ValueError, "blocks maps patterns to numbers of blocks"),
+        *(
+            (
+                lambda wrong=wrong: Muon.from_model(chain(3, 3, 3), blocks=wrong),
+                ValueError,
+                "blocks maps patterns to numbers of",
+            )
+            for wrong in (3, {"weight": 3.0}, {"weight": "3"}, {"weight": None})
+        ),
         (lambda: partition(chain(3, 3), heads=["lm_haed"]), ValueError, "heads: 'lm_haed' matches none"),
     ],
 )

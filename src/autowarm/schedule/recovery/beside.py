@@ -84,9 +84,9 @@ class SpikeGuard:
         process_group: "torch.distributed.ProcessGroup | None" = None,
     ) -> None:
         self.optimizer = unwrapped(optimizer)
+        if recover is not True and recover != "warn":
+            raise ValueError(f'recover must be True, or "warn" to warn only, got {recover!r}: or make no SpikeGuard')
         check_recover(recover, self.optimizer)
-        if not recover:
-            raise ValueError(f'recover must be True, or "warn" to warn only, got {recover!r}: make no SpikeGuard then')
         if veto is not None and not 0 < veto < math.inf:
             raise ValueError(f"veto must be a positive number of standard deviations, such as 6, got {veto!r}")
         if veto is not None:

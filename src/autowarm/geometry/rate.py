@@ -43,7 +43,7 @@ class Rate:
             return
         if isinstance(keep, float) and xs[0].is_cpu and all(x.dtype is torch.float32 for x in xs):
             # PyTorch makes a tensor of a number for every x, in more time than a small x's product takes.
-            keep = torch.tensor(keep)
+            keep = torch.tensor(keep, dtype=torch.float32, device="cpu")
         torch._foreach_mul_(xs, keep)
 
     def step_(self, xs: list[Tensor], updates: list[Tensor], scale: float | list[float] = 1.0) -> None:

@@ -76,12 +76,14 @@ def _step_(own: Update, *, fused: bool) -> None:
     ms = own.state[0]
     xs = [x.to(m.dtype, copy=finite is not None) for x, m in zip(own.xs, ms, strict=True)]
     gs = [g.to(m.dtype) for g, m in zip(own.gs, ms, strict=True)]
+    if group.get("maximize"):  # the averages are those of −g, whichever way is taken
+        gs = list(torch._foreach_neg(gs))
     state = own.state if finite is None else [[x.clone() for x in each] for each in own.state]
     if fused:
         ms, vs, steps = state
         beta1, beta2 = group["adamw_betas"]
         how: dict[str, Any] = {name: group[name] for name in ("lr", "weight_decay", "capturable")}
-        how |= {"maximize": group.get("maximize", False), "beta1": beta1, "beta2": beta2, "eps": group["adamw_eps"]}
+        how |= {"maximize": False, "beta1": beta1, "beta2": beta2, "eps": group["adamw_eps"]}
         how["found_inf"] = None if own.finite is None else 1.0 - own.finite.to(torch.float32)
         adamw(xs, gs, ms, vs, [], steps, fused=True, amsgrad=False, **how)
     else:
@@ -111,4 +113,4 @@ def _adamw_(
         torch._foreach_add_(roots, (two.sqrt() * group["adamw_eps"]).unbind())
     updates = list(torch._foreach_div(ms, roots))
     torch._foreach_mul_(updates, (-two.sqrt() / one).unbind())
-    Rate.of_group(group, xs[0].device).step_(xs, updates)
+    Rate.of_group({**group, "maximize": False}, xs[0].device).step_(xs, updates)

@@ -32,7 +32,7 @@ def measured(gs: Sequence[Tensor]) -> tuple[bool | Tensor, list[Tensor]]:
     for (_, dtype), some in alike.items():
         # Half precision is summed in single: float16 ends at 65504.
         norms = torch.stack(torch._foreach_norm(some, 2, torch.float32 if dtype in HALVES else None))
-        squares.append(norms.square().sum())
+        squares.append(norms.square().sum().to(torch.float32))  # of float64, too: iterations are no finer
     if read_on_host(gs[0].device):
         return all(map(math.isfinite, map(Tensor.item, squares))), squares
     flags = [(each - each == 0).to(gs[0].device, non_blocking=not gs[0].is_cpu) for each in squares]

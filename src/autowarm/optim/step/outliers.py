@@ -35,7 +35,7 @@ class Outliers:
     def prepare(self, device: torch.device) -> None:
         """Allocate what judging needs."""
         if self.limit is not None and self.seen is None:
-            self.seen = torch.zeros(_WINDOW + 2, device=device)
+            self.seen = torch.zeros(_WINDOW + 2, dtype=torch.float32, device=device)
 
     def judge(self, squares: Sequence[Tensor], finite: bool | Tensor) -> Any:
         """Whether to make an update, given Σg² in parts and whether it is finite; remembers its norm."""

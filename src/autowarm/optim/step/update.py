@@ -214,7 +214,7 @@ def _masked(update: Update) -> list[Tensor]:
     if update.finite is None:
         for g, m in zip(gs, ms, strict=False):
             if g.dtype != m.dtype:
-                return [g.to(m.dtype) for g, m in zip(gs, ms, strict=True)]
+                return [g.to(m.dtype, copy=True) for g, m in zip(gs, ms, strict=True)]
         return gs
     stay: Sequence[Tensor | float] = ms or [0.0] * len(gs)
     return [torch.where(update.finite, g, m) for g, m in zip(gs, stay, strict=True)]

@@ -46,10 +46,11 @@ def output_layers(model: nn.Module) -> list[nn.Module]:
     models = [] if isinstance(model, nn.Sequential) else _models_in(model, by_role=of_its_own)
     if of_its_own or models:
         return [*(named or ()), *chain.from_iterable(models)]
-    if named is not None:
+    if named:
         return named
-    trained = [child for child in map(_unwrapped, model.children()) if next(child.parameters(), None) is not None]
-    if len(trained) == 1 or (trained and isinstance(model, nn.Sequential)):
+    follow = isinstance(model, nn.Sequential)  # and norms may follow the last layer
+    trained = [one for one in map(_unwrapped, model.children()) if any(p.ndim > follow for p in one.parameters())]
+    if len(trained) == 1 or (trained and follow):
         last = trained[-1]
         if isinstance(last, nn.Linear):
             # A model's only layer is not an output layer, because it does not follow another.
@@ -94,13 +95,13 @@ def _models_in(model: nn.Module, *, by_role: bool) -> list[list[nn.Module]]:
     is one, because its outputs are those of its own vocabulary, and so is what has the name of a role.
     """
     parts = [*_parts(model)]
-    # The widths of all their tables and layers: a conditioning enters in the middle.
-    takes = [{*(n for m in part.modules() for n in (*table_of(m)[1:], _size(m, "in")) if n)} for _, part in parts]
-    taken = set().union(*takes)
+    # The widths of all tables and layers that an input may enter.
+    takes = [{*(n for m in _entered(part) for n in (*table_of(m)[1:], _size(m, "in")) if n)} for _, part in parts]
     roles: list[list[nn.Module]] = []
     whole: list[list[nn.Module]] = []
     others: dict[int, list[nn.Module]] = {}
     for i, (name, part) in enumerate(parts):
+        taken = set().union(*takes[:i], *takes[i + 1 :])
         role = bool(_ROLES.search(name))
         layers = output_layers(part) if role or not by_role else []
         if role and (layers or isinstance(part, nn.Linear)):
@@ -124,6 +125,13 @@ def _parts(module: nn.Module, called: str = "") -> Iterator[tuple[str, nn.Module
     for name, child in module.named_children():
         name, child = called if name.isdecimal() else name, _unwrapped(child)
         yield from _parts(child, name) if isinstance(child, _SEVERAL) else [(name, child)]
+
+
+def _entered(part: nn.Module) -> Iterator[nn.Module]:
+    """The modules that another part's outputs may enter: a conditioning enters in the middle, but not of a chain."""
+    while isinstance(part, nn.Sequential) and (trained := [m for m in part if next(m.parameters(), None) is not None]):
+        part = trained[0]
+    return part.modules()
 
 
 def _size(layer: nn.Module, end: str) -> int | None:

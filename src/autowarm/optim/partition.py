@@ -27,6 +27,7 @@ _LOOKED_UP = re.compile(
     r"|(^|_)tokens_delta$|^lora_embedding_A$",
     re.IGNORECASE,
 )
+_KERNELS = (3, 5, 7)  # sides of the kernels of convolutions that are written by hand, or exported
 # Tensors that multiply entry by entry, such as the decays of a state-space model.
 _ENTRYWISE = re.compile(r"(^|_)scales?$|^(A_logs?|Ds?)$")
 _CONTAINERS = (nn.ParameterList, nn.ParameterDict)
@@ -125,19 +126,22 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
     parts = Parts()
     modules = dict(model.named_modules(remove_duplicate=False))
     seen: set[int] = set()
+    names = {name for name, _ in model.named_parameters()}
     for name, owner, p in _with_owners(model):
         # Quantised weights are integers, which no optimizer updates.
         if id(p) in seen or not (p.is_floating_point() or p.is_complex()):
             continue
         seen.add(id(p))
         called = _names_of(name, modules)
+        keys = name.replace("query", "key").replace("queries", "keys")  # beside which attention has its queries
+        looked_up = any(map(_LOOKED_UP.search, called)) and (keys == name or keys not in names)
         groups = owner.groups if isinstance(owner, CONVOLUTIONS) and p.shape == _kernel_shape(owner) else 1
         stored_so = type(owner).__name__ in _TRANSPOSED or isinstance(owner, TRANSPOSED_CONVOLUTIONS)
         flipped = stored_so or (p.ndim > 2 and getattr(owner, "is_transposed", False) is True)
         layer = isinstance(owner, LAYERS) or type(owner).__name__ in _TRANSPOSED
         if p.ndim < 2 or isinstance(owner, _NORMS):
             parts.vectors.append((name, p))
-        elif id(p) in embedding_ids or (not layer and any(map(_LOOKED_UP.search, called))):
+        elif id(p) in embedding_ids or (not layer and looked_up):
             parts.embeddings.append((name, p))
         elif groups > 1 and (p.shape[0] == groups or p.shape[1:].numel() == 1):
             parts.depthwise.append((name, p))
@@ -145,7 +149,7 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
             parts.vectors.append((name, p))
         elif id(p) in head_ids:
             parts.heads.append((name, p))
-        elif not layer and p.ndim > 2:
+        elif not layer and p.ndim > 2 and not (p.ndim == 4 and p.shape[0] > 1 and p.shape[2] == p.shape[3] in _KERNELS):
             # A leading 1 is for broadcasting over a batch, because nobody stores a single expert as a stack.
             (parts.embeddings if p.shape[0] == 1 else parts.stacks).append((name, p))
         else:
@@ -185,16 +189,21 @@ def by_reading(
 
 
 def _blocks_of(name: str, blocks: Mapping[str, int | Sequence[int]]) -> int | tuple[int, ...]:
+    if re.search(r"(^|\.)lora_A\.", name):  # whose rows are no outputs
+        return 1
     given = next((given for pattern, given in blocks.items() if re.search(pattern, name)), 1)
     return tuple(given) if isinstance(given, Sequence) else operator.index(given)
 
 
+def _are_blocks(given: Any) -> bool:
+    return type(given) in (tuple, list) or (
+        hasattr(given, "__index__") and getattr(given, "shape", ()) == () and given > 0
+    )
+
+
 def check_blocks(blocks: Mapping[str, int | Sequence[int]], model: nn.Module) -> None:
     """Raise ValueError if these are no blocks; warn of equal ones that mix queries with keys, if configs tell."""
-    usual = isinstance(blocks, Mapping) and all(
-        hasattr(n, "__index__") or type(n) in (tuple, list) for n in blocks.values()
-    )
-    if not usual:
+    if not isinstance(blocks, Mapping) or not all(map(_are_blocks, blocks.values())):
         raise ValueError(
             f'blocks maps patterns to numbers of blocks, such as {{"qkv": 3}}, or to tuples of sizes, got {blocks!r}'
         )
@@ -206,7 +215,8 @@ def check_blocks(blocks: Mapping[str, int | Sequence[int]], model: nn.Module) ->
             continue
         rows = p.shape[type(modules[path]).__name__ in _TRANSPOSED]
         block = max(1, rows // given)
-        for holder in (modules[path.rpartition(".")[0]], model):
+        above = path.split(".")[:-1]
+        for holder in (modules[".".join(above[:i])] for i in range(len(above), -1, -1)):
             for config in (holder, getattr(holder, "config", None)):
                 heads, shared, width = (_number(config, names) for names in (_QUERIES, _KEYS, _HEAD_WIDTH))
                 width = width or _number(config, _WIDTH) // max(1, heads)
@@ -229,9 +239,12 @@ def _number(config: Any, names: Sequence[str]) -> int:
 def check_patterns(option: str, patterns: Iterable[str], model: nn.Module) -> None:
     """Raise ValueError if a regular expression given under this option matches no parameter's name."""
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    for pattern in patterns:
-        if not any(re.search(pattern, name) for name in names):
-            raise ValueError(f"{option}: {pattern!r} matches none of the parameters' names, such as {names[0]!r}")
+    try:
+        lost = [pattern for pattern in patterns if not any(re.search(pattern, name) for name in names)]
+    except (TypeError, re.error) as error:
+        raise ValueError(f"{option} takes regular expressions for names, got {patterns!r} ({error})") from None
+    if lost:
+        raise ValueError(f"{option}: {lost[0]!r} matches none of the parameters' names, such as {names[0]!r}")
 
 
 def _with_owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, Parameter]]:

@@ -1,7 +1,10 @@
 """Checks of an optimizer's options, tensors and gradients, and their error messages."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from difflib import get_close_matches
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -23,7 +26,8 @@ LABELS = {
 _ELSEWHERE = {
     "wd": "weight_decay", "kind": "algorithm", "beta": "momentum", "ns_steps": "steps", "adjust_lr_fn": "radius",
     "adam_betas": "adamw_betas", "adam_eps": "adamw_eps", "lr_mult": "give the group its own lr",
-    "lr_ratio": "give the group its own lr", "use_muon": "it is for Muon", "algorithm": "it is for Muon",
+    "lr_ratio": "give the group its own lr", "use_muon": "it is for Muon's groups",
+    "algorithm": "it is for Muon's groups",
     "amsgrad": "leave it out, or use torch.optim.AdamW in autowarm.optim.Together",
 }  # fmt: skip
 
@@ -104,8 +108,8 @@ def check_parameters(who: str, group: Mapping[str, Any]) -> None:
 
 def name_of(group: Mapping[str, Any], i: int) -> str:
     """What messages call a tensor."""
-    shape = tuple(group["params"][i].shape)
-    return group["param_names"][i] if "param_names" in group else f"a parameter of shape {shape}"
+    names = group.get("param_names", ())  # none of a tensor that was appended to the list
+    return names[i] if i < len(names) else f"a parameter of shape {tuple(group['params'][i].shape)}"
 
 
 def check_whole(who: str, geometry: Geometry, params: Iterable[Tensor]) -> None:
@@ -155,17 +159,18 @@ def _unsupported(x: Tensor) -> str | None:
 def plain_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert NumPy's numbers to Python's, because a state with the former does not load with ``weights_only=True``.
 
-    A weight decay in a tensor becomes a number, too: kernels take no other.
+    So do those in tensors, but for rates, for kernels take no other; and fractions and decimals.
     """
 
     def plain(x: Any) -> Any:
         if isinstance(x, tuple | list):
             return type(x)(map(plain, x))
-        return x.item() if isinstance(x, np.generic) else x
+        if isinstance(x, np.generic | np.ndarray | Tensor):
+            return x.item() if math.prod(x.shape) == 1 else x
+        return float(x) if isinstance(x, Fraction | Decimal) else x
 
-    found = {name: x if name == "params" else plain(x) for name, x in options.items()}
-    decay = found.get("weight_decay")
-    return found | ({"weight_decay": decay.item()} if isinstance(decay, Tensor) and decay.numel() == 1 else {})
+    kept = {name for name, x in options.items() if name == "params" or (name.endswith("lr") and isinstance(x, Tensor))}
+    return {name: x if name in kept else plain(x) for name, x in options.items()}
 
 
 def name_like_others(group: dict[str, Any], others: Sequence[Mapping[str, Any]]) -> None:

@@ -110,7 +110,8 @@ class LMO(Watched, Saved):
     ``p.grad``.
 
     Args:
-        params: tensors, named tensors or groups; a group can override any option below but the last two.
+        params: tensors, named tensors or groups; a group can override any option below but ``process_group``,
+            ``max_nonfinite`` and ``skip_outliers``.
         lr: peak rate η > 0, a float or a one-element tensor. A group with rate 0 is not updated.
         geometry: norm in which each tensor moves: "spectral", "sign", "frobenius", "rows", "columns" or an
             `autowarm.geometry.Geometry`.
@@ -223,15 +224,13 @@ class LMO(Watched, Saved):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group, after checking its options; a geometry can be given by name."""
-        known = self.defaults.keys() - self._not_of_a_group.keys()
-        for name in param_group.keys() - known - LABELS:
-            if name not in self.defaults or param_group[name] != self.defaults[name]:
-                instead = instead_of(name, known, self._not_of_a_group)
-                raise ValueError(f"a group of {type(self).__name__} has no {name}: {instead}")
+        if not isinstance(param_group, dict):
+            raise TypeError(f"a parameter group is a dict with params and options, got a {type(param_group).__name__}")
         self._settle(param_group)
         name_like_others(param_group, self.param_groups)
         super().add_param_group(param_group)
         self._unused.left = UPDATES
+        self._note(self.param_groups[-1])
         try:
             self._check_tensors(self.param_groups[-1])
         except (ValueError, NotImplementedError):
@@ -279,7 +278,8 @@ class LMO(Watched, Saved):
             xs: list[Tensor] = []
             gs: list[Tensor] = []
             state: list[list[Tensor]] = []
-            for _ in self._rules[group.get("algorithm", "")].entries:
+            rule = self._rules.get(group.get("algorithm", ""))
+            for _ in rule.entries if rule else ():  # `_init_group` refuses an unknown one
                 state.append([])  # noqa: PERF401  (a comprehension is a call of its own)
             self._init_group(group, xs, gs, *state)
             for i, x in enumerate(xs):
@@ -304,8 +304,8 @@ class LMO(Watched, Saved):
                 xs.append(p)
                 gs.append(g)
         lr, *others = map(group.__getitem__, self.defaults)
-        settled = self._settled.get(id(group), [None])
-        if any(map(is_not, [type(lr), *others], settled)) or not (isinstance(lr, Tensor) or 0 <= lr < math.inf):
+        settled, now = self._settled.get(id(group), [None]), [type(lr), *others, len(group)]
+        if any(map(is_not, now, settled)) or not (isinstance(lr, Tensor) or 0 <= lr < math.inf):
             self._settle_changed(group)
         geometry = group["geometry"]
         if id(geometry) not in self._plans.geometries:  # as it is not in the first step
@@ -330,12 +330,24 @@ class LMO(Watched, Saved):
         lr, known = group["lr"], {}
         if isinstance(lr, Tensor) and lr.numel() == 1:  # whose value nobody reads: the host would wait
             known = {"lr": 0.0, "capturable": False}
-        self._settle(group, f"{type(self).__name__}: {called(place, self.param_groups)}: ", **known)
+        whose, rule = f"{type(self).__name__}: {called(place, self.param_groups)}: ", self._settled.get(id(group), ())
+        self._settle(group, whose, **known)
+        before = dict(zip(self.defaults, rule, strict=False)).get("algorithm", now := group.get("algorithm"))
+        if before != now:
+            raise ValueError(f"{whose}algorithm was {before!r}, and its state is of that: make a new optimizer")
+        self._note(group)
+
+    def _note(self, group: dict[str, Any]) -> None:
         lr, *others = map(group.__getitem__, self.defaults)
-        self._settled[id(group)] = [type(lr), *others]
+        self._settled[id(group)] = [type(lr), *others, len(group)]
 
     def _settle(self, group: dict[str, Any], whose: str = "", **known: Any) -> None:
-        """Bring a group's options to their usual form; ValueError if one is out of range."""
+        """Bring a group's options to their usual form; ValueError if one is unknown or out of range."""
+        names = self.defaults.keys() - self._not_of_a_group.keys()
+        for name in group.keys() - names - LABELS:
+            if name not in self.defaults or repr(group[name]) != repr(self.defaults[name]):
+                instead = instead_of(name, names, self._not_of_a_group)
+                raise ValueError(f"{whose}a group of {type(self).__name__} has no {name}: {instead}")
         group.update(plain_numbers(group))
         self._check_group({**self.defaults, **group, **known}, whose)
         group["geometry"] = resolve(group.get("geometry", self.defaults["geometry"]))
@@ -350,9 +362,14 @@ class LMO(Watched, Saved):
                     return True
         return False
 
+    def _options(self) -> str:
+        """What ranks must have alike, beside their tensors."""
+        options = [[group[name] for name in self.defaults if name != "lr"] for group in self.param_groups]
+        return repr((options, self._outliers.limit, self._skipped.most))
+
     def _collect_and_agree(self) -> tuple[list[Update], bool | Tensor, Sequence[Tensor]]:
         """`_collect`, and `Agreement.reach` with the ranks that share tensors; they are told if this one cannot."""
-        self._agreement.begin(type(self).__name__, self.param_groups)
+        self._agreement.begin(type(self).__name__, self.param_groups, self._options)
         if torch.compiler.is_compiling():  # a compiler does not trace a call of `_init_group` that may raise
             updates = self._collect()
         else:

@@ -164,19 +164,19 @@ class Muon(LMO):
         groups.append({**rows, "depthwise": True, **adamw_part})
         return cls([group for group in groups if group["params"]], lr, **options)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        if (use_muon := param_group.pop("use_muon", None)) is not None:  # how Muon's first scripts mark their groups
+    def _settle(self, group: dict[str, Any], whose: str = "", **known: Any) -> None:
+        if (use_muon := group.pop("use_muon", None)) is not None:  # how Muon's first scripts mark their groups
             meant = "muon" if use_muon else "adamw"
-            if use_muon not in (True, False) or param_group.setdefault("algorithm", meant) != meant:
+            if use_muon not in (True, False) or group.setdefault("algorithm", meant) != meant:
                 raise ValueError(
                     f"use_muon must be True for Muon or False for AdamW, got {use_muon!r}: leave it out of a group "
                     "with an algorithm"
                 )
-        if param_group.get("algorithm", self.defaults["algorithm"]) == "adamw":
+        if group.get("algorithm", self.defaults["algorithm"]) == "adamw":
             # An AdamW step does not come from an oracle, but its entries are about ±1, so sign geometry describes it
             # best.
-            param_group["geometry"] = Sign()
-        super().add_param_group(param_group)
+            group["geometry"] = Sign()
+        super()._settle(group, whose, **known)
 
     def _check_tensors(self, group: dict[str, Any]) -> None:
         super()._check_tensors(group)

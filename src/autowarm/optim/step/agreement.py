@@ -19,7 +19,7 @@ only.
 """
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -44,6 +44,7 @@ class Agreement:
         self._groups: Sequence[Mapping[str, Any]] = []
         self._params: list[Tensor] = []
         self._exchanges: list[_Exchange] = []
+        self._changed = True  # whether the tensors are others than those that the exchanges are of
         self._turns = 1  # how often a message goes through all exchanges
         self._last: list[Any] | None = None  # what this rank had in the last update, see `_code`
         # On an accelerator: whether ranks have differed so far, this on its way to the host, and whether it is known.
@@ -51,12 +52,12 @@ class Agreement:
         self._copy: HostCopy | None = None
         self._failed = False
 
-    def begin(self, who: str, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Note whose tensors these are; must be called before each `reach`."""
+    def begin(self, who: str, groups: Sequence[Mapping[str, Any]], options: Callable[[], str]) -> None:
+        """Note whose tensors these are, and what tells their options; must be called before each `reach`."""
         params = [p for group in groups for p in group["params"]]
-        self._who, self._groups = who, groups
+        self._who, self._groups, self._options = who, groups, options
         if len(params) != len(self._params) or any(p is not q for p, q in zip(params, self._params, strict=True)):
-            self._params, self._exchanges = params, []
+            self._params, self._changed = params, True
 
     def reach(
         self, updates: Sequence[Update], refused: Exception | None = None
@@ -76,11 +77,15 @@ class Agreement:
             for ranks in _sharing(params, self._process_group):
                 dist.all_reduce(bad, op=dist.ReduceOp.MAX, group=ranks)
             return bad.reshape(()) == 0, squares
-        if not self._exchanges:
-            shared = _sharing(params, self._process_group).items()
-            self._exchanges = [_Exchange(ranks, places, params, self._done) for ranks, places in shared]
-            self._turns = _turns(self._exchanges)
         codes = [_code(p) for p in params]
+        if self._changed:
+            for exchange in self._exchanges:  # of the tensors before, on which ranks that still have them are now
+                exchange.announce(params)
+            if self._exchanges and read(self._meet([], torch.zeros(2, dtype=torch.int64))[1])[0]:
+                raise self._difference(codes)
+            shared, options = _sharing(params, self._process_group).items(), self._options()
+            self._exchanges = [_Exchange(ranks, places, params, options, self._done) for ranks, places in shared]
+            self._turns, self._changed = _turns(self._exchanges), False
         on_host = not params or read_on_host(params[0].device)
         capturing = not on_host and is_capturing(params[0].device)
         if self._copy is not None and not capturing and (arrived := self._copy.read()):
@@ -143,8 +148,8 @@ class Agreement:
         """The error for ranks that differ. Another message could tell which tensors do, but it might never arrive."""
         if any(read(exchange.apart)[0] for exchange in self._exchanges):
             return RuntimeError(
-                f"{self._who}: ranks have different tensors, so no rank makes this update; this rank has {len(codes)}. "
-                "Build the optimizer from the same model on every rank"
+                f"{self._who}: ranks have different tensors or options, so no rank makes this update; this rank has "
+                f"{len(codes)} tensors. Build the optimizer from the same model, with the same options, on every rank"
             )
         names = [name for group in self._groups for name in _names(group)]
         alike = [(p.dtype, code, name) for p, code, name in zip(self._params, codes, names, strict=True)]
@@ -166,14 +171,21 @@ class Agreement:
 class _Exchange:
     """Messages among some ranks."""
 
-    def __init__(self, ranks: Any, places: list[int], params: list[Tensor], done: Callable[[], str]) -> None:
+    def __init__(
+        self, ranks: Any, places: list[int], params: list[Tensor], options: str, done: Callable[[], str]
+    ) -> None:
         self._done, self._places = done, places  # which of the optimizer's tensors they share
         self.ranks, self.mesh = ranks, getattr(params[places[0]], "device_mesh", ranks)
         self._device = collective_device(ranks, params[places[0]].device)
-        self._tensors = _checksum([(tuple(params[i].shape), str(params[i].dtype)) for i in places])
+        self._tensors = _checksum([*_shapes(params[i] for i in places), options])
         self._codes: list[Any] = []
         self._sums = torch.empty(0)  # of the tensors and of these codes
         self.apart = torch.zeros(2, dtype=torch.int64)  # whether the latest message's tensors and codes differed
+
+    def announce(self, params: list[Tensor]) -> None:
+        """Send of these tensors in the next `meet` of no codes."""
+        every = _checksum(_shapes(params))
+        self._codes, self._sums = [], torch.tensor([every, 0, -every, 0], device=self._device)
 
     def meet(self, codes: list[Any], flags: Tensor) -> Tensor:
         """Exchange checksums and the flags, *bad* and *failed*; return the greatest flags. Ranks that differ fail."""
@@ -272,6 +284,10 @@ def _code(p: Tensor) -> Any:
 def _names(group: Mapping[str, Any]) -> list[str]:
     shapes = [f"a tensor of shape {tuple(p.shape)}" for p in group["params"]]
     return list(group.get("param_names", shapes))
+
+
+def _shapes(params: Iterable[Tensor]) -> list[Any]:
+    return [(tuple(p.shape), str(p.dtype)) for p in params]
 
 
 def _checksum(content: Any) -> int:

@@ -397,7 +397,7 @@ def test_a_tensor_that_requires_a_gradient_is_orthogonalized_without_one(method)
     [
         (lambda: orthogonalize(torch.ones(3)), r"needs a matrix or a stack of them, got shape \(3,\)"),
         (lambda: orthogonalize(torch.ones(3, 3), method="qr"), "unknown method 'qr'"),
-        (lambda: orthogonalize(torch.ones(3, 3), steps=0), "steps must be at least 1, got 0"),
+        (lambda: orthogonalize(torch.ones(3, 3), steps=0), "steps must be a whole number of at least 1, got 0"),
     ],
 )
 def test_bad_input(do, message):

@@ -84,6 +84,8 @@ class Spectral(Geometry):
     def __post_init__(self) -> None:
         super().__post_init__()
         checked_steps(self.method, self.steps)
+        if not (self.dtype is None or getattr(self.dtype, "is_floating_point", False)):
+            raise ValueError(f"dtype must be one of torch's floating-point dtypes, or None, got {self.dtype!r}")
         if isinstance(self.blocks, list):
             object.__setattr__(self, "blocks", tuple(self.blocks))
         sizes = self.blocks if isinstance(self.blocks, tuple) else (self.blocks,)

@@ -1,16 +1,18 @@
 """Saved states of our optimizers: they hold text, numbers and tensors, and are checked whole before any is loaded."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from ..geometry import Geometry
 from ..modes import in_normal_mode
-from .checks import called, check_options, few, name_of
+from .checks import called, check_options, few, name_of, plain_numbers
 from .heads import WRAPPERS
 from .step.dtensors import local
 from .step.outliers import Outliers
@@ -22,10 +24,15 @@ _WRAPPERS = re.compile(rf"^((module|{_INSERTED})\.)+|(?<=\.)({_INSERTED})\.")
 
 def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """Return a shallow copy of a saved state; ValueError if it does not belong to the tensors of these groups."""
-    if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
-        found = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
+    parts = {"state": Mapping, "param_groups": list}
+    found = state_dict if isinstance(state_dict, Mapping) else {}
+    usual = all(isinstance(found.get(name), kind) for name, kind in parts.items())
+    if not usual or not all(isinstance(group, Mapping) and "params" in group for group in found["param_groups"]):
+        got = sorted(map(str, found)) or type(state_dict).__name__
+        if parts.keys() <= found.keys():
+            got = f"{ ({name: type(found[name]).__name__ for name in parts}) }, of which groups have params"
         raise ValueError(
-            f"this is not an optimizer's state: {who} needs a dictionary with state and param_groups, got {found}"
+            f"this is not an optimizer's state: {who} needs a dictionary with state and param_groups, got {got}"
         )
     _check_names(groups, state_dict["param_groups"])
     numbers = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
@@ -60,6 +67,13 @@ def check_complete(
     """Raise ValueError if a saved group lacks some of these entries of its tensors, or all of more than it had."""
     lacking = []
     for i, number in enumerate(saved["params"]):
+        for name in entries:
+            x = state.get(number, {}).get(name, torch.zeros(()))
+            if not (isinstance(x, Tensor) and x.layout is torch.strided and x.is_floating_point()):
+                kind = f"a tensor of {x.dtype}, {x.layout}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+                raise ValueError(f"the saved {name} of {name_of(group, i)} is {kind}: dense floating point is needed")
+            if name == "step" and not (x.is_meta or 0 <= float(x) < math.inf):
+                raise ValueError(f"the saved step of {name_of(group, i)} is {float(x)}, and counts updates")
         missing = [name for name in entries if name not in state.get(number, ())]
         if missing and len(missing) < len(entries):
             lacks = f"{missing[0]} of {name_of(group, i)}"
@@ -157,6 +171,7 @@ class Saved(Optimizer):
         for group in state["param_groups"]:
             kept = sum(any(name in state["state"].get(i, ()) for name in self._keeps(group)) for i in group["params"])
             group |= {"geometry": repr(group["geometry"]), "optimizer": self._kind, "kept": kept}
+            group.update(plain_numbers(group))
         if self._outliers.seen is not None:
             state["param_groups"][0]["gradient_norms"] = self._outliers.seen.clone()
 
@@ -182,6 +197,8 @@ class Saved(Optimizer):
                 has another geometry (the message lists the differences), the state is another of our optimizers', an
                 option is out of range, or a momentum is missing, has a different shape or is not finite.
         """
+        if not isinstance(state_dict, dict):
+            self.check_state_dict(state_dict)  # which says what it is
         geometries = [group["geometry"] for group in self.param_groups]
         given: dict[str, Any] = {}
         # After the user's hooks that change a state, and before those that look at what was loaded.

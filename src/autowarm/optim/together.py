@@ -19,7 +19,8 @@ class Together(Watched):
 
     `torch.optim.Muon` takes matrices only, so the rest of a model needs a second optimizer. A scheduler on the
     combination keeps the ratios between their rates, counts one update when both step, and uses the geometry of the
-    first optimizer that is norm-constrained.
+    first optimizer that is norm-constrained. Each optimizer judges its own gradients, so that an update which one of
+    them skips is made by the others.
 
     Args:
         optimizers: optimizers that share no tensor. Call ``step`` on the combination, not on them.
@@ -43,6 +44,9 @@ class Together(Watched):
     def __init__(self, *optimizers: Optimizer) -> None:
         if not optimizers:
             raise ValueError("Together needs at least one optimizer")
+        for one in optimizers:
+            if not isinstance(one, Optimizer):
+                raise TypeError(f"Together takes optimizers, as in Together(muon, adamw), got a {type(one).__name__}")
         seen: dict[int, str] = {}
         for one in optimizers:
             for p in (p for group in one.param_groups for p in group["params"]):
@@ -103,6 +107,11 @@ class Together(Watched):
         """Raise the errors of `LMO.step` that the present gradients would cause in ours, without a step."""
         for one in self._ours():
             one.check_step()
+
+    @property
+    def skipped_updates(self) -> int:
+        """How many updates ours have skipped, added up; reading it waits for the device."""
+        return sum(one.skipped_updates for one in self._ours())
 
     def _ours(self) -> "list[LMO | Together]":
         return [one for one in self.optimizers if isinstance(one, (LMO, Together))]

@@ -49,7 +49,7 @@ class Unused:
             return
         self._warn(
             f"{who}: {which}. If the model was copied, moved or sharded, or got other layers (a new head, LoRA), build "
-            "it again from the model as it is now; if this is as it should be, pass warn_unused=False"
+            "it again from the model as it is now; if this is as it should be, set warn_unused=False in the group"
         )
 
     def _warn(self, what: str) -> None:

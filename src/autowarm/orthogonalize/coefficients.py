@@ -41,8 +41,8 @@ def checked_steps(method: Method, steps: int | None) -> int:
         raise ValueError(f"unknown method {method!r}: use one of {METHODS}")
     if steps is None:
         return _USUAL_STEPS[method]
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
+    if not hasattr(steps, "__index__") or steps < 1:
+        raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
     return steps
 
 

@@ -56,9 +56,12 @@ class Observation(NamedTuple):
             ValueError: the loss has more than one element or no value, or the weight is negative or not finite.
         """
         if type(weight) is not float or weight != 1.0:  # a tensor that equals 1 is no float, either
-            weight = float(weight)
+            try:
+                weight = float(given := weight)
+            except (TypeError, ValueError):
+                weight = math.nan
             if not (weight >= 0 and math.isfinite(weight)):
-                raise ValueError(f"an observation's weight must be finite and not negative, got {weight}")
+                raise ValueError(f"an observation's weight must be finite and not negative, got {given!r}")
         if isinstance(loss, Tensor):
             if loss.numel() != 1:
                 raise ValueError(

@@ -67,8 +67,8 @@ class WarmupScheduler(AdaptiveWarmup):
         log_every: int | None = None,
         **options: Any,
     ) -> None:
-        if log_every is not None and log_every < 1:
-            raise ValueError(f"log_every counts updates and must be at least 1, or None, got {log_every}")
+        if log_every is not None and not (isinstance(log_every, int) and log_every >= 1):
+            raise ValueError(f"log_every counts updates and must be at least 1, or None, got {log_every!r}")
         super().__init__(optimizer, total_steps, **options)
         self._accelerator, self._log_every = accelerator, log_every
         self._end_of_warmup = EndOfWarmup()

@@ -101,7 +101,10 @@ class WarmupCallback(pl.Callback):
 
     @plain_words
     def __init__(self, weight: Callable[[Any], float] | None = None) -> None:
-        self._weight_of = weight or extract_batch_size
+        if not callable(weight := weight or extract_batch_size):
+            raise TypeError(f"weight= is a function of a batch, got a {type(weight).__name__}: the callback finds the "
+                            "schedulers by itself")  # fmt: skip
+        self._weight_of = weight
         self._weight = 1.0
         self._steps_before = 0
         self._begins = False

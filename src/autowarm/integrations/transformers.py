@@ -299,6 +299,8 @@ def attach(trainer: TrainerT, optim: str | None = None, **warmup: Any) -> Traine
         raise ValueError(f"this {kind.__name__} has an adaptive warm-up already")
     if (own := trainer.lr_scheduler) is not None:
         raise ValueError(f"this {kind.__name__} has a scheduler already, {type(own).__name__}: build it without one")
+    if isinstance(warmup.get("warmup"), Mapping):
+        raise TypeError('attach takes options by their names, as in attach(trainer, decay="wsd")')
     given: Any = trainer
     AdaptiveWarmupMixin._warm_up(given, optim, warmup)  # which may refuse it
     given.__class__ = type(kind.__name__, (AdaptiveWarmupMixin, kind), {"__module__": kind.__module__})

@@ -27,6 +27,11 @@ class Column(NamedTuple):
         kept = np.isin(self.rows, rows)
         return self if kept.all() else Column(self.rows[kept], [self.values[int(i)] for i in np.flatnonzero(kept)])
 
+    def counts(self) -> "Column":
+        """Without what stands between thousands, as in 1,500."""
+        values = [re.sub(r"(?<=\d)[,\s](?=\d{3}(?!\d))", "", x) if isinstance(x, str) else x for x in self.values]
+        return Column(self.rows, values)
+
     def numbers(self) -> tuple[NDArray[np.float64], list[int]]:
         """The values as numbers, NaN for null; and the places of those that are no numbers, such as a word."""
         try:
@@ -43,7 +48,8 @@ Table = dict[str, Column]
 
 # Names of columns in lower case, with _ for whatever is no letter or digit; the first one found counts.
 _STEPS = ("trainer_global_step", "train_global_step", "global_step", "num_updates", "step", "steps", "train_step",
-          "iteration", "iter", "update", "updates", "s", "batch", "count")  # fmt: skip
+          "iteration", "iterations", "iter", "n_iter", "it", "update", "updates", "gradient_step", "s", "batch",
+          "count")  # fmt: skip
 _LOSSES = ("loss", "train_loss", "training_loss", "train_train_loss", "loss_train", "train_loss_step", "loss_step",
            "train_training_loss", "losses", "total_loss", "trl", "xent")  # fmt: skip
 _RATES = ("lr", "learning_rate", "train_lr", "train_learning_rate")
@@ -177,7 +183,9 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
         )
     if of_step == "batch":
         notes.append("the step counts batches: more than updates, if an update takes several")
-    epochs = 1
+    epochs, counted = 1, of_step is None
+    if of_step is not None and table[of_step].numbers()[1]:
+        table = table | {of_step: table[of_step].counts()}
     if of_step is None:
         if _first(columns, _EPOCHS) is not None:
             other = "read trainer_state.json, which has them, or " if "grad_norm" in columns else ""
@@ -206,7 +214,7 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
         later = table[of_step].numbers()[0][table[of_step].rows > rows[-1]]
         facts["end"] = max(later[np.isfinite(later)], default=None)
     facts["planned"] = _planned(table, of_step, epochs)
-    facts["columns"] = [of_step, of_loss, *([of_rate] if of_rate and len(rates[0]) else ())]
+    facts["columns"] = [*([] if counted else [of_step]), of_loss, *([of_rate] if of_rate and len(rates[0]) else ())]
     return make_log(name, *losses, *(rates if len(rates[0]) else (None, None)), **facts, notes=notes)
 
 

@@ -210,7 +210,7 @@ def make_log(
 def _pairs(name: str, steps: ArrayLike, values: ArrayLike) -> tuple[Array, Array]:
     try:
         at, found = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # of tensors with a graph
         raise LogError(f"{name}: steps and values must be two lists of numbers: {error}") from None
     if at.ndim != 1 or at.shape != found.shape:
         raise LogError(

@@ -77,14 +77,15 @@ def replay(
     if isinstance(log, Log):
         _refuse({"run": run} | columns | ends, "a Log: pass its file instead")
         chosen = log
-    elif isinstance(log, tuple):
+    elif isinstance(log, tuple) and len(log) in (2, 3):
         _refuse({"run": run} | columns, "arrays: pass the steps, losses and rates that you mean")
         steps, losses, rates = (*log, None)[:3]
         chosen = make_log("log", steps, losses, None if rates is None else steps, rates, **ends)
     elif isinstance(log, str | os.PathLike):
         chosen = _chosen(read(log, **columns, **ends), run, log)
-    elif hasattr(log, "to_dict"):  # an empty cell of a DataFrame is NaN
-        rows = ({str(k): v for k, v in row.items() if v == v} for row in log.to_dict("records"))
+    elif hasattr(log, "to_dict") and hasattr(log, "columns"):  # an empty cell of a DataFrame is NaN
+        table = log if log.index.name is None else log.reset_index()
+        rows = ({str(k): v for k, v in row.items() if v == v} for row in table.to_dict("records"))
         chosen = _chosen(logs_of(table_of(rows), "table", **columns, **ends), run, "table")
     else:
         raise TypeError(

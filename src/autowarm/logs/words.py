@@ -34,6 +34,11 @@ _SPELLED = [
             r"step \1, loss \2, lr \4, ",
         ),  # darknet
         (r"\bTrain: (\d+) \[", r"epoch \1 ["),  # timm
+        (r"^\s*loss: ([-\d.naif]+)\s+\[\s*(\d+)/\s*\d+\]\s*$", r"samples \2, loss \1"),  # PyTorch's Quickstart
+        (r"^\s*\[(\d+),\s*(\d+)\](?= loss)", r"epoch \1, step \2,"),  # its tutorial on CIFAR
+        (r"(?i)^\s*\[?(\d+)\]?\s*[:|]?\s+(?=(train\w*[ _])?loss\b)", r"step \1, "),
+        (r"(?i)(?<=\bstep )#(?=\d)|(?<=\biteration )#(?=\d)", ""),
+        (r"\b(\d+)it \[", r"step \1 ["),  # a progress bar without an end
         (r"\bTrain Epoch: (\d+) \[(\d+)/\d+", r"epoch \1, samples \2, "),  # PyTorch's example counts samples
     )
 ]

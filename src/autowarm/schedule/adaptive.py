@@ -449,6 +449,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             self._guard.restart(total or core.OPEN_HORIZON)  # other data have losses of their own
         self._groups.accept()
         if given["peak"] is not None:
+            self._groups.forget()  # a peak that is set now has been cut by nobody
             self._scale(given["peak"] / self._peak)
         self._change(state)
         self._alarms.said.discard("stalled")

@@ -275,7 +275,7 @@ def extend(plan: Plan, state: State, total_steps: int | None) -> State:
     new = new._replace(bound=None)
     then = _decay_share(plan, new, new.updates)
     if then > state.share:
-        left = OPEN_HORIZON if total_steps is None else total_steps - new.updates
+        left = OPEN_HORIZON if total_steps is None else max(1, total_steps - new.updates)
         return new._replace(bound=_rise(plan, new, state.share, new.updates, left))
     return new._replace(decay_peak=state.share, decay_start=new.updates) if then < state.share else new
 

@@ -168,8 +168,9 @@ class GroupRates:
             own.factor = min(1.0, rate / own.aim)
         if composed:
             own.before = own.factor
-        if own.row and (self.others is None or change > self.others[1] / self.others[2]):
-            self.others = own.row, rate, own.written
+        sets = composed and rate > own.aim * (1 + 1e-6)  # as LambdaLR does, and no product
+        if (own.row or sets) and (self.others is None or change > self.others[1] / self.others[2]):
+            self.others = max(1, own.row), rate, own.written
 
     def forget(self) -> None:
         """Forget what others have made of the rates."""

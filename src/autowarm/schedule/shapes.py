@@ -87,7 +87,7 @@ def name_of(shape: str | Shape) -> str:
 
 def _checked(what: str, shape: str | Shape, known: Mapping[str, Shape], hint: str) -> Shape:
     if not callable(shape):
-        if shape in known:
+        if isinstance(shape, str) and shape in known:
             return known[shape]
         raise ValueError(f"unknown {what} {shape!r}: use one of {sorted(known)}, or a function{hint}")
     try:

@@ -10,7 +10,8 @@ WORDS = {
     "outside": (
         "the rate was changed from outside {often}, by another scheduler or by your loop: to {rate:g}, where the "
         "schedule had written {written:g}; {kept}. The peak given is still {peak:g}. Delete the other warm-up, cap or "
-        "scheduler, or this one; rewarm(peak=...) sets another peak, ChainedScheduler multiplies two schedules"
+        "scheduler, or this one; rewarm(peak=...) sets another peak, ChainedScheduler multiplies two schedules "
+        "(not LambdaLR, which sets the rate)"
     ),
     "unobserved": (
         "step() was called without a loss, so time alone sets the warm-up's rate: call step(loss), or observe(loss) "

@@ -74,7 +74,7 @@ def _parser() -> Parser:
     add("--max-warmup", metavar="LIMIT", type=limit, help="the longest warm-up, a share of the run (1: all) or updates")
     add("--trained", action="store_true", help="the run began with trained weights, as fine-tuning does")
     add("--figure", metavar="FILE.png", type=picture, help="draw losses and rates; .svg works, too")
-    add("--html", metavar="FILE.html", type=Path, help="write a page with the table and the figures")
+    add("--html", metavar="FILE.html", type=page, help="write a page with the table and the figures")
     add("--json", action="store_true", help="print JSON in place of the table")
     return parser
 
@@ -82,6 +82,13 @@ def _parser() -> Parser:
 def limit(text: str) -> float | int:
     """A whole number from 2 is a number of updates; what is at most 1 is a share of the run, so that 1 is all of it."""
     return int(text) if text.isdecimal() else float(text)
+
+
+def page(text: str) -> Path:
+    """A file that a page can be written to, and no log that was meant to be read."""
+    if Path(text).suffix not in (".html", ".htm"):
+        raise UsageError(f"--html takes a name that ends in .html, got {text}")
+    return Path(text)
 
 
 def picture(text: str) -> Path:

@@ -188,6 +188,7 @@ _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
      lambda x: 0 <= x < math.inf, "not be negative"),
     ("model.init_scale model.norm_eps optimizer.lr schedule.sigma_f2 schedule.peak_gap",
      lambda x: 0 < x < math.inf, "be positive and finite"),
+    ("data.corpus", bool, "not be empty"),
     ("model.vocab_size", lambda x: 256 < x <= 65536, "be from 257 (bytes and an end mark) to 65536"),
     ("schedule.div", lambda x: 1 < x < math.inf, "be above 1 and finite"),
     ("schedule.target_loss", math.isfinite, "be finite"),

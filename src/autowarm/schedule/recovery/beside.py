@@ -86,9 +86,11 @@ class SpikeGuard:
         self.optimizer = unwrapped(optimizer)
         if recover is not True and recover != "warn":
             raise ValueError(f'recover must be True, or "warn" to warn only, got {recover!r}: or make no SpikeGuard')
-        check_recover(recover, self.optimizer)
-        if veto is not None and not 0 < veto < math.inf:
+        if not isinstance(self.optimizer, Optimizer):
+            raise TypeError(f"SpikeGuard's first argument is the optimizer, got a {type(self.optimizer).__name__}")
+        if veto is not None and not (type(veto) in (int, float) and 0 < veto < math.inf):
             raise ValueError(f"veto must be a positive number of standard deviations, such as 6, got {veto!r}")
+        check_recover(recover, self.optimizer)
         if veto is not None:
             kind, held = type(self.optimizer).__name__, inside(self.optimizer)
             if any(hasattr(one, "skipped_updates") for one in held):

@@ -28,6 +28,7 @@ _ERRORS = 6.0  # standard errors of the difference between two levels
 _WARY = 3.0  # as many after weights were at fault: a rise that noise explains costs a trial, and no more
 _SWING = 1.5  # of the highest rise that was followed by a new low
 _FLAT = 5.0  # times as many where the fall so far may be noise as well
+_MOST_LOSS = 1e150  # its square is finite
 _FAR = 30.0  # standard deviations of a loss
 _CALM = 100  # losses after a bad one, or a window of them: momenta remember it as long, and then do their damage
 OPENING = 5  # losses right after a restart
@@ -68,6 +69,7 @@ class Detector:
     def see(self, loss: float) -> str | None:
         """Take the loss of one more update; return the reason for an alarm, in words, or None."""
         self.at_low = False
+        loss = loss if abs(loss) < _MOST_LOSS else math.inf
         bad = not math.isfinite(loss) or loss > self._far()
         self.last, self.bad = [*self.last[-2:], loss], [*self.bad[-2:], bad]
         # What is not finite leaves nothing in the momenta, or else no weight and no loss is finite any more.

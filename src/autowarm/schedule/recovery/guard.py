@@ -65,6 +65,8 @@ class Guard:
     _SAVED = ("since", "again", "early", "copied", "lowered", "climbs", "fell", "wrong", "idle", "bar", "span")
 
     def __init__(self, restores: bool, model: nn.Module | None, length: int) -> None:
+        if not isinstance(model, nn.Module | None):
+            raise TypeError(f"model= is the model, for several a torch.nn.ModuleList, got a {type(model).__name__}")
         self._restores, self._model = restores, model
         self._recoveries: list[Recovery] = []
         self.average: float | None = None  # the schedule's averaged loss, as it was at the copy that was restored

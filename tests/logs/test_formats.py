@@ -102,7 +102,7 @@ READ: dict[str, tuple[str, dict[str, str], str, list[float], list[str]]] = {
         TABLE, {}, "step, loss, lr", CURVE, ["the table has no header: its columns are taken as step, loss, lr"],
     ),
     "two columns without a header": ("1 4\n2 3\n3 2\n", {}, "step, loss", CURVE, []),
-    "one column": ("4\n3\n2\n", {}, "step, loss", CURVE, ["no column counts updates, so each loss counts as one update"]),
+    "one column": ("4\n3\n2\n", {}, "loss", CURVE, ["no column counts updates, so each loss counts as one update"]),
     "an epoch beside a step of the whole run": ("step,loss,epoch\n1,4,0.5\n2,3,1\n3,2,1.5\n", {}, "step, loss", CURVE, []),
     **{f"W&B's calls beside {name}": (
         json_lines(lambda s, x, r, name=name: {"_step": 2 * s, name: s, "loss": x, "lr": r}), {}, f"{name}, loss, lr", CURVE, [],
@@ -253,7 +253,7 @@ MALFORMED = {
     "[" * 100_000: "line 1 is no JSON",
     f'{{"log_history": [{{"step": 1, "loss": 1{"0" * 400}}}]}}': "1 of 1 losses or their steps are no numbers",
     "step;loss\n1;4,0\n2;3,0": r"2 of 2 losses or their steps are no numbers .*: write them as 1234\.5",
-    'step,loss\n"1,000","3.5"\n"2,000","2.5"': r"2 of 2 losses or their steps are no numbers .*: write them as 1234\.5",
+    'step,loss\n"1,000","3,5"\n"2,000","2,5"': r"2 of 2 losses or their steps are no numbers .*: write them as 1234\.5",
     "step,loss\n1,high\n2,low\n3,low\n4,4\n5,3\n": "3 of 5 losses or their steps are no numbers and left out .*'high'",
     **{f"step,{name},nll\n1,64,4\n2,32,3\n": "no column looks like a training loss" for name in FACTORS},
     "step,autowarm/loss,autowarm/target_loss,ce\n1,4,1,4\n2,3,1,3\n": r"no column looks like a training loss\. Name it",

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (a line of a log is a line)
-"""What 43 programs print or write, each as (first update, last, losses, T, the rate at the last one, the last loss).
+"""What programs print or write, each as (first update, last, losses, T, the rate at the last one, the last loss).
 
 Every sample is made here, in the form that the program uses. `None` for a rate: the form has none. A text instead of
 numbers is what the refusal says, where the form has too little in it.
@@ -165,6 +165,16 @@ FORMATS: dict[str, tuple[str, Any]] = {
         lines(lambda s, x, r, e: json.dumps({"step": s, "train": {"loss": x, "optim": {"lr": r}}, "val": {"loss": 9.9}})), EVERY,
     ),
     "pandas, printed": ("     step    loss      lr\n" + lines("{row:<4} {s:5d} {x:7.4f} {r:9.6f}"), EVERY),
+    "steps with separators": ("step,loss\n" + "".join(f'"{s:,}",{loss(s)}\n' for s in range(10, 1501, 10)), (10, 1500, 150, 1500, None, loss(1500))),
+    "llama2.c": (lines("{s} | loss {x} | lr {r:e} | 0.5000 | 33.2ms"), EVERY),
+    "a step and a colon": (lines("{s}: loss={x}"), BARE),
+    "PyTorch's CIFAR tutorial": (epochs("[{e}, {s:5d}] loss: {x}", first=1), BARE),
+    "PyTorch's Quickstart": (
+        "Epoch 1\n-----\n" + lines("loss: {x}  [{n:5d}/60000]"), "no column counts updates .*samples, loss",
+    ),
+    "TensorFlow's first loops": (lines("Step #{s} Loss = {x}"), BARE),
+    "a bar without an end": (lines("{s}it [00:10,  9.5it/s, loss={x}]"), BARE),
+    "srun's labels": (lines("0: step {s} loss {x} lr {r}"), EVERY),
     "ranks with two losses": (lines("[rank0]: step {s} loss {x} lr {r}\n[rank1]: step {s} loss {more} lr {r}"), EVERY),
 }  # fmt: skip
 
@@ -180,6 +190,12 @@ def test_what_programs_print(text: str, expected: Any) -> None:
     rates = None if log.rates is None else pytest.approx(float(log.rates[updates[-1] - 1]))
     assert (updates[0], updates[-1], len(losses), log.total_steps, losses[-1]) == (*expected[:4], expected[5])
     assert expected[4] == rates
+
+
+def test_the_page_counts_the_samples_that_are_read() -> None:
+    read_whole = sum(not isinstance(expected, str) for _, expected in FORMATS.values())
+    page = (Path(__file__).parents[2] / "docs" / "replay.md").read_text(encoding="utf-8")
+    assert f"{read_whole} of the {len(FORMATS)} samples" in page
 
 
 def test_keras_losses_are_said_to_be_means_and_the_bars_last_line_is_no_resume() -> None:

@@ -83,8 +83,9 @@ def replay(
         chosen = make_log("log", steps, losses, None if rates is None else steps, rates, **ends)
     elif isinstance(log, str | os.PathLike):
         chosen = _chosen(read(log, **columns, **ends), run, log)
-    elif hasattr(log, "to_dict") and hasattr(log, "columns"):  # an empty cell of a DataFrame is NaN
-        table = log if log.index.name is None else log.reset_index()
+    elif hasattr(log, "to_dict") and getattr(log, "ndim", 2) == 2:  # an empty cell of a DataFrame is NaN
+        named = getattr(getattr(log, "index", None), "name", None) is not None
+        table = log.reset_index() if named else log
         rows = ({str(k): v for k, v in row.items() if v == v} for row in table.to_dict("records"))
         chosen = _chosen(logs_of(table_of(rows), "table", **columns, **ends), run, "table")
     else:

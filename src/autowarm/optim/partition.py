@@ -196,9 +196,7 @@ def _blocks_of(name: str, blocks: Mapping[str, int | Sequence[int]]) -> int | tu
 
 
 def _are_blocks(given: Any) -> bool:
-    return type(given) in (tuple, list) or (
-        hasattr(given, "__index__") and getattr(given, "shape", ()) == () and given > 0
-    )
+    return type(given) in (tuple, list) or (hasattr(given, "__index__") and given >= 0)
 
 
 def check_blocks(blocks: Mapping[str, int | Sequence[int]], model: nn.Module) -> None:

@@ -196,28 +196,6 @@ def test_many_at_once_equals_one_by_one(geometry: Geometry) -> None:
 
 
 @each(
-    ("fused", "single", "g"),
-    [
-        (Spectral(stacked=True), Spectral(), draw((3, 4, 5))),
-        *(
-            (Spectral("match_rms_adamw", blocks=blocks), Spectral("match_rms_adamw"), draw((blocks * rows, 5), rows))
-            for blocks in (1, 2, 3)
-            for rows in (1, 4, 6)
-        ),
-    ],
-)
-def test_stacked_matrices_and_blocks_are_matrices_of_their_own(
-    fused: Spectral, single: Spectral, g: torch.Tensor
-) -> None:
-    parts = [*g] if fused.stacked else g.split(len(g) // fused.blocks)
-    steps = [single.lmo(part) for part in parts]
-    torch.testing.assert_close(fused.lmo(g), torch.cat(steps).reshape(g.shape))
-    torch.testing.assert_close(fused.dual(g), sum(single.dual(part) for part in parts))
-    torch.testing.assert_close(fused.norm(g), max(single.norm(part) for part in parts))
-    assert fused.kappa(g.shape) == pytest.approx(sum(single.kappa(part.shape) for part in parts))
-
-
-@each(
     ("geometry", "shapes", "kappa"),
     [
         ("spectral", llama_shapes(fused=True), 46848),

@@ -1,4 +1,4 @@
-"""Fused weights whose blocks have unequal sizes, as of queries that share keys and values."""
+"""Fused weights: their blocks, of equal sizes or not, are matrices of their own, also in stacks and transposed."""
 
 import copy
 import re
@@ -30,21 +30,24 @@ class Fused(nn.Module):
         self.proj = nn.Linear(24, INPUTS, bias=False)
 
 
-@each("sizes", [HEADS, ROWS, (8, 2, 2)])
+@each(
+    ("sizes", "rows"),
+    [*((sizes, ROWS) for sizes in (HEADS, ROWS, (8, 2, 2))), *((n, [36 // n] * n) for n in (1, 3))],
+)
 @each("method", METHODS)
-@each("radius", ["match_rms_adamw", "original", 0.7])
+@each("radius", ["match_rms_adamw", 0.7])
 @each("turned", [False, True])
 @each("stacked", [False, True])
-def test_blocks_of_unequal_size_are_matrices_of_their_own(
-    sizes: tuple[int, ...], method: str, radius: Any, turned: bool, stacked: bool
+def test_blocks_and_stacked_or_transposed_matrices_are_matrices_of_their_own(
+    sizes: int | tuple[int, ...], rows: list[int], method: str, radius: Any, turned: bool, stacked: bool
 ) -> None:
     torch.manual_seed(0)
     g = torch.randn(*([3] * stacked), 36, INPUTS, dtype=torch.float64)
-    how = {"stacked": stacked, "transposed": turned, "method": method, "dtype": torch.float64}
-    fused, one = Spectral(radius, blocks=sizes, **how), Spectral(radius, **how)
-    parts = [part.mT if turned else part for part in g.split(ROWS, -2)]
-    whole = g.mT if turned else g
-    steps = torch.cat([one.lmo(part) for part in parts], -1 if turned else -2)
+    how = {"method": method, "dtype": torch.float64}
+    fused, one = Spectral(radius, stacked=stacked, transposed=turned, blocks=sizes, **how), Spectral(radius, **how)
+    parts = [part for whole in (g if stacked else [g]) for part in whole.split(rows)]
+    steps = torch.cat([one.lmo(part) for part in parts]).reshape(g.shape)
+    whole, steps = (x.mT.contiguous() if turned else x for x in (g, steps))
     torch.testing.assert_close(fused.lmo(whole), steps)
     torch.testing.assert_close(fused.norm(whole), torch.stack([one.norm(part) for part in parts]).amax())
     torch.testing.assert_close(fused.dual(whole), torch.stack([one.dual(part) for part in parts]).sum())

@@ -91,26 +91,6 @@ def test_an_optimizers_step_is_the_oracles(method: str, transposed: bool, radius
         torch.testing.assert_close(p.detach() - was, 0.1 * geometry.lmo(p.grad))
 
 
-@pytest.mark.parametrize("make", [Muon.from_model, lambda m: LMO.from_model(m, geometry="spectral")])
-@each(("transposed", "dims", "side", "size"), [one for one in LAYERS if one[3][2] > 1])
-def test_a_groups_step_does_not_depend_on_the_others(
-    make: Any, transposed: bool, dims: int, side: int, size: tuple[int, int, int]
-) -> None:
-    moved = []
-    for others in (1.0, 1000.0):
-        layer = a_layer(transposed, dims, side, size)
-        before = layer.weight.detach().clone()
-        grad = torch.randn(before.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        first = slice(0, before.shape[0] // size[2])
-        scale = torch.full_like(grad, others)
-        scale[first] = 1.0
-        layer.weight.grad = grad * scale
-        make(nn.ModuleDict({"conv": layer, "more": nn.Linear(3, 3)})).step()
-        moved.append((layer.weight.detach() - before)[first])
-    torch.testing.assert_close(*moved)
-    assert moved[0].any()
-
-
 @pytest.mark.parametrize("norm", [None, nn.utils.parametrizations.weight_norm])
 @each(("transposed", "dims", "side", "size"), LAYERS)
 def test_kernels_with_one_row_in_each_group_go_to_adamw(

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.optim import AdamW
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
-from autowarm.optim import Together
 from tests.cases import each
 from tests.optim.makers import CLASSES, EVERY, drawn, said_by
 
@@ -199,13 +197,3 @@ def test_building_prints_and_warns_nothing(capsys: pytest.CaptureFixture[str]) -
     assert not said_by(lambda: made.append(repr(Muon.from_model(model, lr=1e-3))))
     assert capsys.readouterr().out == ""
     assert "matrices (2; 512 parameters): algorithm=muon, lr=0.001" in made[0]
-
-
-def test_a_state_cannot_be_assigned_to_several_optimizers() -> None:
-    first, second = matrix(), matrix()
-    both = Together(Lion([first], lr=0.1), AdamW([second], lr=0.1))
-    both.step()
-    for name, value in (("state", {}), ("param_groups", [])):
-        with pytest.raises(AttributeError, match=rf"Together.{name} is made of its optimizers'.*load_state_dict"):
-            setattr(both, name, value)
-    assert both.state[first].keys() == {"momentum_buffer"}

@@ -4,10 +4,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, distribute_tensor
-from torch.profiler import ProfilerActivity, profile
 
 from autowarm.smoothness import sharpness
 from autowarm.smoothness.sharpness import lanczos
+from tests.optim.makers import peak_bytes
 
 
 def symmetric(values, seed=0):
@@ -72,13 +72,9 @@ def test_a_restarted_basis_finds_the_same(vectors):
 def test_no_more_vectors_are_held_than_are_asked_for():
     size, products = 10_000, 40
     values = torch.linspace(0, 1, size)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        lanczos(lambda v: values * v, torch.ones(size), iterations=products, tolerance=0.0, vectors=8)
-    now = peak = 0
-    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
+    peak = peak_bytes(
+        lambda: lanczos(lambda v: values * v, torch.ones(size), iterations=products, tolerance=0.0, vectors=8)
+    )
     assert 8 * 4 * size < peak < 16 * 4 * size  # the basis, a product, and what restarting takes
 
 

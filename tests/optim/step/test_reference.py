@@ -3,39 +3,65 @@
 import math
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import lion_pytorch
 import pytest
 import torch
 from torch import Tensor, nn
 
-from autowarm import Lion, Muon, NormSGD
-from tests.optim.makers import EVERY, drawn, said_by
+from autowarm import LMO, Lion, Muon, NormSGD
+from autowarm.geometry import Columns, Frobenius, Rows, Sign, Spectral
+from autowarm.optim.step import plan
+from tests.cases import each
+from tests.optim.makers import EVERY, Made, drawn, said_by
 from tests.reference import adamw_step_, lmo_step_
+
+DOUBLE: dict[str, Any] = {"dtype": torch.float64}
+GEOMETRIES = [
+    *(Sign(0.3), Sign("match_rms_adamw"), Frobenius("original"), Rows("original"), Columns(0.3)),
+    *(Spectral("original", method="newton-schulz", **DOUBLE), Spectral(0.5, method="svd")),
+    Spectral("original", stacked=True, method="polar-express", **DOUBLE),
+]
+MAKERS = {name: Made(one.cls, one.options | (DOUBLE if "muon" in name else {})) for name, one in EVERY.items()} | {
+    repr(geometry): Made(LMO, {"geometry": geometry, "momentum": 0.0}) for geometry in GEOMETRIES
+}
+SHAPES = [(6, 6), (4, 9), (9, 4), (4, 9), (1, 5), (3, 4, 2, 2), (0, 4), (4, 7), (2, 4, 6), (40, 4), (65, 70), (0, 7, 8),
+          (2, 7, 8)]  # fmt: skip
+# How many bytes are stepped at a time, and what is stacked with what.
+LIMITS: list[dict[str, Any]] = [
+    *({"_PART_BYTES": {"cpu": part}, "_STACK_BYTES": {"cpu": part}} for part in (1, 300, 1 << 20)),
+    *({"NARROW": narrow, "_FEW": few, "_STACK_BYTES": {"cpu": 1}} for narrow in (64, 0) for few in (4, 1)),
+]
 
 
 @pytest.mark.parametrize("tensor_lr", [False, True])
-@pytest.mark.parametrize("name", EVERY)
-def test_four_steps_with_a_gradient_that_is_not_finite(name: str, tensor_lr: bool) -> None:
-    shapes = [(6, 4), (4, 6), (6, 4), (3, 2, 2, 2), (5, 5)]
-    plain = drawn(shapes, 0, torch.float64)
+@pytest.mark.parametrize("name", MAKERS)
+@each("limits", LIMITS)
+def test_steps_are_those_of_the_plain_code_however_tensors_are_stacked(
+    name: str, tensor_lr: bool, limits: dict[str, Any]
+) -> None:
+    """Four of them: in the first a gradient is zero, in the third one is not finite."""
+    plain = drawn(SHAPES, 0, torch.float64)
     params, states = [nn.Parameter(x.clone()) for x in plain], [{} for _ in plain]
-    exact = {"dtype": torch.float64} if "muon" in name else {}
-    lr = torch.tensor(0.05, dtype=torch.float64) if tensor_lr else 0.05
-    opt = EVERY[name](params, lr, weight_decay=0.1, **exact)
+    opt = MAKERS[name](params, torch.tensor(0.05, dtype=torch.float64) if tensor_lr else 0.05, weight_decay=0.1)
     (group,) = opt.param_groups
     for step in range(4):
-        grads = drawn(shapes, step + 1, torch.float64)
-        if step == 2:
+        grads = drawn(SHAPES, step + 1, torch.float64)
+        if step == 0:
+            grads[3].zero_()
+        elif step == 2:
             grads[2][-1] = math.nan
         for p, g in zip(params, grads, strict=True):
             p.grad = g.clone()
-        said_by(opt.step)
+        with mock.patch.dict(vars(plan), limits):
+            said_by(opt.step)
         for x, g, state in zip(plain, grads, states, strict=True):
             if step != 2:
-                (adamw_step_ if "adamw" in name else lmo_step_)(group, x, g, state)
+                (adamw_step_ if "adamw part" in name else lmo_step_)(group, x, g, state)
         torch.testing.assert_close([p.detach() for p in params], plain)
-        for p, state in zip(params, states, strict=True):
+        for p, g, state in zip(params, grads, states, strict=True):
+            torch.testing.assert_close(p.grad, g, rtol=0, atol=0, equal_nan=True)  # is left as it is
             for entry, value in state.items():
                 torch.testing.assert_close(opt.state[p][entry], value, check_dtype=False)
 

@@ -124,6 +124,7 @@ def test_what_has_no_step_is_refused_by_name_before_anything_moves(name: str) ->
         make([nn.Parameter(torch.zeros(3, 3).to_sparse())])
     for bad, said in (
         (torch.ones(3, 3).to_sparse(), r"that of a parameter of shape \(3, 3\) is sparse .*SparseAdam"),
+        (torch.ones(3, 3) + 1j, r"that of a parameter of shape \(3, 3\) is complex"),
         (torch.ones(3, 3, dtype=torch.int32), r"is of whole numbers \(torch.int32\): convert it"),
     ):
         for place in (0, 1):

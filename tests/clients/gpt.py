@@ -1,7 +1,8 @@
 """A small GPT in one file, in the manner of nanoGPT's train.py: no ``get_lr``, no ``warmup_iters``, no ``min_lr``.
 
 ``gpt.py --out_dir=FOLDER --max_iters=60 --init_from=resume``, or the same by torchrun. Gradient accumulation, a
-GradScaler, clipping, DDP. Like its model it makes ``max_iters + 1`` updates.
+GradScaler, clipping, DDP, and a compiled model, by the backend that needs no C++ compiler; the graphs are those of the
+default. Like its model it makes ``max_iters + 1`` updates.
 """
 
 import os
@@ -93,7 +94,7 @@ def get_batch(seed: int) -> tuple[Tensor, Tensor]:
     return rows[:, :-1], rows[:, 1:]
 
 
-model: Any = GPT(len(characters))
+model: Any = torch.compile(GPT(len(characters)), backend="aot_eager", fullgraph=True)
 optimizer = Muon.from_model(model, lr=learning_rate, weight_decay=weight_decay)
 scheduler = AdaptiveWarmup(optimizer, total_steps=max_iters)
 scaler = torch.amp.GradScaler("cpu")

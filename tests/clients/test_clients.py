@@ -50,24 +50,19 @@ def clm(folder: Path, horizon: int, resume: bool) -> list[str]:
     folder.mkdir(exist_ok=True)
     for name, seed in (("train", 0), ("validation", 1)):
         (folder / f"{name}.txt").write_text("\n".join(make_sentences(640 if name == "train" else 60, seed)))
-    return [
-        *["clm.py", "--train_file", f"{folder}/train.txt", "--validation_file", f"{folder}/validation.txt"],
-        *["--output_dir", str(folder), "--num_train_epochs", str(horizon), "--learning_rate", "1e-2"],
-        *[
-            "--per_device_train_batch_size",
-            "8",
-            "--gradient_accumulation_steps",
-            "2",
-            "--use_cpu",
-            "--logging_steps",
-            "1",
-        ],
-        *["--save_steps", "10", "--eval_strategy", "epoch", "--report_to", "tensorboard", "--disable_tqdm", "true"],
-    ]
+    words = f"""clm.py --train_file {folder}/train.txt --validation_file {folder}/validation.txt --output_dir {folder}
+        --num_train_epochs {horizon} --learning_rate 1e-2 --per_device_train_batch_size 8 --use_cpu --logging_steps 1
+        --gradient_accumulation_steps 2 --save_steps 10 --eval_strategy epoch --report_to tensorboard
+        --disable_tqdm true"""
+    return words.split()
 
 
 def gpt(folder: Path, horizon: int, resume: bool) -> list[str]:
     return ["gpt.py", f"--out_dir={folder}", f"--max_iters={horizon}", *(["--init_from=resume"] if resume else [])]
+
+
+def finetuning(folder: Path, epochs: int, resume: bool) -> list[str]:
+    return ["finetuning.py", str(folder), str(epochs), *[f"{folder}/last.ckpt"] * resume]
 
 
 def images(folder: Path, horizon: int, resume: bool) -> list[str]:
@@ -78,16 +73,8 @@ CLIENTS = {
     "transformers, run_clm": Client(clm, 3, 5, 14, 34),
     "trl, SFTTrainer": Client(lambda folder, epochs, _: ["sft.py", str(folder), str(epochs)], 3, 5, 20, 45),
     "nanoGPT, train.py": Client(gpt, 60, 100, 1, 47, extra=1),
-    "lightning, BackboneFinetuning": Client(
-        lambda folder, epochs, resume: ["finetuning.py", str(folder), str(epochs), *[f"{folder}/last.ckpt"] * resume],
-        6,
-        9,
-        10,
-        43,
-        falls_to=0.8,
-    ),
+    "lightning, BackboneFinetuning": Client(finetuning, 6, 9, 10, 43, falls_to=0.8),
     "timm, train.py": Client(images, 12, 18, 3, 29, falls_to=0.9),
-    "own loop, torch.compile": Client(lambda folder, n, _: ["compiled.py", str(folder), str(n)], 60, 90, 1, 46),
 }
 
 

@@ -1,6 +1,5 @@
 """One rank of test_ranks.py: searches under DDP and with arguments that differ; what it saw, in a file of its own."""
 
-import hashlib
 import math
 import os
 import sys
@@ -13,19 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from autowarm import AdaptiveWarmup, Muon, find_rate
 from tests.programs import leave
-
-
-def digest(*things):
-    found = hashlib.sha256()
-    for model, optimizer in things:
-        for tensor in (*model.parameters(), *model.buffers()):
-            found.update(tensor.detach().numpy().tobytes())
-        for state in optimizer.state.values():
-            found.update(
-                repr(sorted((k, v.sum().item() if hasattr(v, "sum") else v) for k, v in state.items())).encode()
-            )
-    found.update(torch.get_rng_state().numpy().tobytes())
-    return found.hexdigest()
+from tests.rate.test_find import snapshot
 
 
 def main(folder):
@@ -57,10 +44,10 @@ def main(folder):
             optimizer.zero_grad()
 
     train(3)
-    was = digest((bare, optimizer))
+    was = snapshot(bare, optimizer)
     own.clear()
     found = find_rate(model, optimizer, closure, steps=60)
-    seen = {"same": digest((bare, optimizer)) == was, "losses": found.losses.tolist(), "reason": found.reason,
+    seen = {"same": snapshot(bare, optimizer) == was, "losses": found.losses.tolist(), "reason": found.reason,
             "own": list(own), "suggestion": found.suggestion, "interval": found.interval}  # fmt: skip
     train(3)
     seen["rate"] = optimizer.param_groups[0]["lr"]

@@ -261,28 +261,6 @@ def test_normalised_steps_follow_the_distance_and_not_the_curvature(size: float)
     assert suggestions[0] == pytest.approx(suggestions[1], rel=0.01)
 
 
-def test_pure_noise_and_losses_that_are_not_finite() -> None:
-    model, _ = quadratic(1.0)
-    optimizer = Lion(model.parameters(), lr=1.0)
-
-    def noise() -> torch.Tensor:
-        (0 * model.weight.sum()).backward()
-        return torch.randn(())
-
-    assert "never fell clear of its noise" in str(find_rate(model, optimizer, noise).reason)
-
-    square = backward_of(lambda: model.weight.square().mean())
-
-    def breaks() -> torch.Tensor:
-        return loss if (loss := square()) < 3 else loss * math.nan
-
-    found = find_rate(model, optimizer, breaks)
-    assert math.isnan(found.losses[-1])
-    assert np.isfinite(found.losses[:-1]).all()
-    assert len(found.losses) < 100
-    assert found.reason is None
-
-
 def test_gradients_that_are_not_finite_are_no_error_and_not_counted() -> None:
     model, closure = quadratic(1.0)
     optimizer = Lion(model.parameters(), lr=1.0, max_nonfinite=2)
@@ -355,10 +333,11 @@ def test_one_bad_batch_changes_nothing_and_a_second_in_a_row_is_a_break(scaling:
         found = search(*bad)
         np.testing.assert_array_equal(found.losses, clean.losses)
         assert found.suggestion == clean.suggestion
-    broken = search(40, 41)
-    np.testing.assert_array_equal(broken.losses[:-1], clean.losses[:40])
+    broken = search(60, 61)
+    np.testing.assert_array_equal(broken.losses[:-1], clean.losses[:60])
     assert math.isnan(broken.losses[-1])
     assert broken.broken
+    assert broken.reason is None  # what came before is enough
 
 
 class Growing(nn.Linear):

@@ -189,37 +189,26 @@ def test_no_best_rate_uphill():
     assert point.best_rate is None
 
 
-def test_every_nth_step_and_rates_of_a_schedule():
+@pytest.mark.parametrize("by_scheduler", [False, True])
+def test_probed_steps_have_their_number_and_the_rate_of_a_schedule(by_scheduler):
     model = network()
     opt = Lion(model.parameters(), lr=1e-2)
     sched = AdaptiveWarmup(opt, total_steps=8)
-    probe = Probe(model, opt, every=3)
-    rates = []
-    for x, y in batches():
-        rates.append(opt.param_groups[0]["lr"])
-        with probe(closure_for(model, x, y)) as loss:
-            opt.step()
-        sched.step(loss)
-        opt.zero_grad()
-    assert [p.step for p in probe.points] == [0, 3, 6]
-    assert [p.rate for p in probe.points] == [rates[0], rates[3], rates[6]]
-
-
-def test_a_scheduler_numbers_its_probed_steps_by_its_updates():
-    model = network()
-    opt = Lion(model.parameters(), lr=1e-2)
-    sched = AdaptiveWarmup(opt, total_steps=8)
+    probe, rates = Probe(model, opt, every=3), []
     for t, (x, y) in enumerate(batches()):
+        rates.append(opt.param_groups[0]["lr"])
         closure = closure_for(model, x, y)
-        if t in (2, 5):
-            with sched.probe(closure, model) as loss:
-                opt.step()
+        if not by_scheduler:
+            probed = probe(closure)
         else:
-            loss = closure()
+            probed = sched.probe(closure, model) if t in (2, 5) else nullcontext(closure())
+        with probed as loss:
             opt.step()
         sched.step(loss)
         opt.zero_grad()
-    assert [p.step for p in sched.points] == [2, 5]
+    steps = [2, 5] if by_scheduler else [0, 3, 6]
+    points = sched.points if by_scheduler else probe.points
+    assert [(p.step, p.rate) for p in points] == [(step, rates[step]) for step in steps]
 
 
 def test_an_error_in_the_block_passes_through_and_nothing_is_measured():

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import heavyball
 import pytest
 import torch
 from torch import nn
@@ -44,20 +43,6 @@ def test_ours_and_subclasses_are_known_at_radius_one(optimizer: torch.optim.Opti
         found = geometry_of(optimizer)
     assert type(found) is geometry
     assert found.radius == 1.0
-
-
-def test_a_wrapper_whose_rates_nobody_reads_is_refused() -> None:
-    split = heavyball.SplitOpt(
-        [
-            {"params": [nn.Parameter(torch.zeros(4, 6))], "optimizer": heavyball.Muon, "lr": 0.02},
-            {"params": [nn.Parameter(torch.zeros(6))], "optimizer": heavyball.AdamW, "lr": 0.01},
-        ]
-    )
-    with pytest.raises(ValueError, match=r"SplitOpt steps by .*\(Muon and AdamW\) that it keeps as 'optim"):
-        geometry_of(split)
-    together = Together(*split.optimizers)
-    assert isinstance(geometry_of(together), Spectral)
-    assert kappa_of(together, geometry_of(together)) == 4
 
 
 OWN = {

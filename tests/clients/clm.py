@@ -1,18 +1,17 @@
 """A causal language model with transformers' Trainer, as its run_clm example does it.
 
-A tokenizer trained on the text, datasets read from text files, tokenized, joined and cut into blocks; evaluation with
-perplexity; resumed from the last checkpoint of the output folder. What differs from a script with a hand-set schedule
-is the trainer's class and its ``optim``.
+A tokenizer trained on the text, datasets read from text files, tokenized, joined and cut into blocks; evaluation;
+resumed from the last checkpoint of the output folder. What differs from a script with a hand-set schedule is the
+trainer's class and its ``optim``.
 """
 
-import math
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from client import Record
-from datasets import Dataset, DatasetDict, load_dataset
+from datasets import DatasetDict, load_dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
@@ -28,19 +27,13 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from autowarm.integrations.transformers import WarmupTrainer
 
-
-@dataclass
-class ModelArguments:
-    hidden_size: int = field(default=48, metadata={"help": "Width of the model."})
-    layers: int = field(default=2, metadata={"help": "Number of its blocks."})
+LENGTH, VOCABULARY, WIDTH = 32, 160, 48
 
 
 @dataclass
 class DataArguments:
     train_file: str = field(metadata={"help": "Text, one document a line."})
     validation_file: str = field(metadata={"help": "Text, one document a line."})
-    block_size: int = field(default=32, metadata={"help": "Tokens in a training example."})
-    vocabulary: int = field(default=160, metadata={"help": "Size of the tokenizer's vocabulary."})
 
 
 class RecordUpdates(TrainerCallback):
@@ -86,41 +79,25 @@ def make_blocks(texts: DatasetDict, tokenizer: PreTrainedTokenizerFast, length: 
 
 
 def main() -> None:
-    parser = HfArgumentParser((ModelArguments, DataArguments, TrainingArguments))
-    model_args, data_args, args = parser.parse_args_into_dataclasses()
+    data_args, args = HfArgumentParser((DataArguments, TrainingArguments)).parse_args_into_dataclasses()
     checkpoint = get_last_checkpoint(args.output_dir) if Path(args.output_dir).is_dir() else None
     set_seed(args.seed)
     files = {"train": data_args.train_file, "validation": data_args.validation_file}
-    tokenizer = train_tokenizer([data_args.train_file], data_args.vocabulary)
-    blocks = make_blocks(load_dataset("text", data_files=files), tokenizer, data_args.block_size)
-    training: Dataset = blocks["train"]
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=model_args.hidden_size,
-        intermediate_size=2 * model_args.hidden_size,
-        num_hidden_layers=model_args.layers,
-        num_attention_heads=4,
-        max_position_embeddings=data_args.block_size,
-    )
+    tokenizer = train_tokenizer([data_args.train_file], VOCABULARY)
+    blocks = make_blocks(load_dataset("text", data_files=files), tokenizer, LENGTH)
+    sizes: dict[str, int] = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "num_hidden_layers": 2}
+    config = LlamaConfig(vocab_size=len(tokenizer), num_attention_heads=4, max_position_embeddings=LENGTH, **sizes)
     trainer = WarmupTrainer(
         AutoModelForCausalLM.from_config(config),
         args,
         optim="muon",
-        train_dataset=training,
+        train_dataset=blocks["train"],
         eval_dataset=blocks["validation"],
         processing_class=tokenizer,
         data_collator=default_data_collator,
         callbacks=[RecordUpdates(args.output_dir)],
     )
-    result = trainer.train(resume_from_checkpoint=checkpoint)
-    trainer.save_model()
-    trainer.log_metrics("train", result.metrics)
-    trainer.save_metrics("train", result.metrics)
-    trainer.save_state()
-    metrics = trainer.evaluate()
-    metrics["perplexity"] = math.exp(metrics["eval_loss"])
-    trainer.log_metrics("eval", metrics)
-    trainer.save_metrics("eval", metrics)
+    trainer.train(resume_from_checkpoint=checkpoint)
     Record(args.output_dir).finish(trainer.model, trainer.lr_scheduler)
 
 

@@ -49,6 +49,10 @@ def run(name, *, probed, parts):
         with probe(closure) if probe else nullcontext(closure()):
             nn.utils.clip_grad_norm_(model.parameters(), 0.05)
             opt.step()
+            left = [(p, p.grad, p.grad.clone()) for p in model.parameters()]
+            modes = [m.training for m in model.modules()]
+        assert all(p.grad is tensor and torch.equal(tensor, content) for p, tensor, content in left)
+        assert [m.training for m in model.modules()] == modes
         opt.zero_grad()
     return model, probe
 
@@ -78,22 +82,6 @@ def test_training_is_bit_equal_with_and_without_the_probe(name, parts):
     for (key, a), b in zip(with_it.state_dict().items(), without.state_dict().values(), strict=True):
         assert torch.equal(a, b), key
     assert len(probe.points) == 8
-
-
-def test_the_gradients_left_behind_are_the_very_tensors():
-    model = network()
-    opt = Lion(model.parameters(), lr=1e-3)
-    probe = Probe(model, opt)
-    x, y = batches(1)[0]
-    with probe(closure_for(model, x, y)):
-        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-        opt.step()
-        left = [(p.grad, p.grad.clone()) for p in model.parameters()]
-        mode = [m.training for m in model.modules()]
-    for p, (tensor, content) in zip(model.parameters(), left, strict=True):
-        assert p.grad is tensor
-        assert torch.equal(tensor, content)
-    assert [m.training for m in model.modules()] == mode
 
 
 def test_both_passes_see_the_same_dropout_masks():

@@ -1,6 +1,7 @@
 """Whole programs of the kinds people train with: run, killed and resumed to the bit, and run for longer than planned.
 
-Each is a script beside this file. It runs in a process of its own, with an empty home folder and no network.
+Each is a script beside this file. It runs in a process of its own, with an empty home folder and no network. In
+`tests/integrations` the trainers of transformers and Lightning are resumed and run for longer, too.
 """
 
 import json
@@ -11,11 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.programs import Launcher, clean_environment, free_port, rank_environment
-
-from .client import make_sentences
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.long
@@ -46,23 +44,8 @@ class Client:
         return horizon * self.updates + self.extra
 
 
-def clm(folder: Path, horizon: int, resume: bool) -> list[str]:
-    folder.mkdir(exist_ok=True)
-    for name, seed in (("train", 0), ("validation", 1)):
-        (folder / f"{name}.txt").write_text("\n".join(make_sentences(640 if name == "train" else 60, seed)))
-    words = f"""clm.py --train_file {folder}/train.txt --validation_file {folder}/validation.txt --output_dir {folder}
-        --num_train_epochs {horizon} --learning_rate 1e-2 --per_device_train_batch_size 8 --use_cpu --logging_steps 1
-        --gradient_accumulation_steps 2 --save_steps 10 --eval_strategy epoch --report_to tensorboard
-        --disable_tqdm true"""
-    return words.split()
-
-
 def gpt(folder: Path, horizon: int, resume: bool) -> list[str]:
     return ["gpt.py", f"--out_dir={folder}", f"--max_iters={horizon}", *(["--init_from=resume"] if resume else [])]
-
-
-def finetuning(folder: Path, epochs: int, resume: bool) -> list[str]:
-    return ["finetuning.py", str(folder), str(epochs), *[f"{folder}/last.ckpt"] * resume]
 
 
 def images(folder: Path, horizon: int, resume: bool) -> list[str]:
@@ -70,10 +53,8 @@ def images(folder: Path, horizon: int, resume: bool) -> list[str]:
 
 
 CLIENTS = {
-    "transformers, run_clm": Client(clm, 3, 5, 14, 34),
     "trl, SFTTrainer": Client(lambda folder, epochs, _: ["sft.py", str(folder), str(epochs)], 3, 5, 20, 45),
     "nanoGPT, train.py": Client(gpt, 60, 100, 1, 47, extra=1),
-    "lightning, BackboneFinetuning": Client(finetuning, 6, 9, 10, 43, falls_to=0.8),
     "timm, train.py": Client(images, 12, 18, 3, 29, falls_to=0.9),
 }
 
@@ -82,8 +63,7 @@ CLIENTS = {
 def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     """One for all: what takes the time is importing the trainers."""
     folder = tmp_path_factory.mktemp("launcher")
-    trainers = ["trl.trainer.sft_trainer", "lightning.pytorch", "timm", "datasets"]
-    launcher = Launcher(trainers, clean_environment(folder), folder)
+    launcher = Launcher(["trl.trainer.sft_trainer", "timm", "datasets"], clean_environment(folder), folder)
     yield launcher
     launcher.close()
 
@@ -136,8 +116,6 @@ def test_a_client_runs_resumes_to_the_bit_and_goes_on_for_longer(
     assert sum(losses[-5:]) < client.falls_to * sum(losses[:5])
     assert whole.result["phase"] == "decay"
     assert whole.result["updates"] == made
-    if "--report_to" in client.command(whole.folder, client.horizon, True):
-        check_events(whole.folder)
 
     killed.to(client.horizon, die_at=client.die_at)
     killed.to(client.horizon, resume=True)
@@ -158,18 +136,6 @@ def test_a_client_runs_resumes_to_the_bit_and_goes_on_for_longer(
     assert len(added) == more - made
     assert all(0 < rate <= peak for rate in added)
     assert max(whole.result["rates"]) < peak / 10
-
-
-def check_events(folder: Path) -> None:
-    """What run_clm's users see in TensorBoard: the numbers are the schedule's."""
-    events = EventAccumulator(str(next(folder.rglob("events.out.tfevents.*")).parent)).Reload()
-    rates = [event.value for event in events.Scalars("train/learning_rate")]
-    following = [event.value for event in events.Scalars("train/autowarm/lr")]
-    # With an update goes the rate it was made at; the schedule's is for the next.
-    assert rates[1:] == pytest.approx(following[:-1], rel=1e-5)
-    phases = [event.value for event in events.Scalars("train/autowarm/phase")]
-    assert phases == sorted(phases)
-    assert set(phases) == {0.0, 1.0}
 
 
 def test_nanogpt_on_two_ranks(launcher: Launcher, tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from tests.optim.ranks import placements, steps, agreement  # noqa: F401, I001  (the last ends with groups that time out)
+from tests.optim.ranks import placements, steps  # noqa: F401, I001
+from tests.rate import search_ranks  # noqa: F401
+from tests.optim.ranks import agreement  # noqa: F401  (the last, which ends with groups that time out)
 from tests.optim.ranks.checks import CHECKS, SIZES
 from tests.programs import leave
 

@@ -1,4 +1,5 @@
-"""Steps of 2 and of 4 real processes (gloo); the checks are functions of `steps`, `agreement` and `placements`."""
+"""Steps of 2 and of 4 real processes (gloo); the checks are functions of `steps`, `agreement`, `placements`
+and `tests/rate/search_ranks.py`."""
 
 import warnings
 from collections import Counter

@@ -30,14 +30,6 @@ def moved(geometry: Geometry, lr: Any, **options: Any) -> list[nn.Parameter]:
 
 
 @each(("own", "ours"), OWN)
-@each("radius", [1.0, 0.3, "original"])
-@each("lr", [0.1, torch.tensor(0.1, dtype=torch.float64)])
-def test_it_steps_as_ours(own: type, ours: type, radius: Any, lr: Any) -> None:
-    how = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}
-    torch.testing.assert_close(moved(own(radius), lr, **how), moved(ours(radius), lr, **how))
-
-
-@each(("own", "ours"), OWN)
 def test_one_tensor_and_many_are_measured_and_stepped_alike(own: type, ours: type) -> None:
     for p in given():
         if p.numel():

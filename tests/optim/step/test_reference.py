@@ -14,6 +14,7 @@ from autowarm import LMO, Lion, Muon, NormSGD
 from autowarm.geometry import Columns, Frobenius, Rows, Sign, Spectral
 from autowarm.optim.step import plan
 from tests.cases import each
+from tests.geometry.own import Lines, Steps, Stripes, Whole
 from tests.optim.makers import EVERY, Made, drawn, said_by
 from tests.reference import adamw_step_, lmo_step_
 
@@ -22,6 +23,7 @@ GEOMETRIES = [
     *(Sign(0.3), Sign("match_rms_adamw"), Frobenius("original"), Rows("original"), Columns(0.3)),
     *(Spectral("original", method="newton-schulz", **DOUBLE), Spectral(0.5, method="svd")),
     Spectral("original", stacked=True, method="polar-express", **DOUBLE),
+    *(Steps(0.3), Lines("original"), Stripes(), Whole()),  # of one's own
 ]
 MAKERS = {name: Made(one.cls, one.options | (DOUBLE if "muon" in name else {})) for name, one in EVERY.items()} | {
     repr(geometry): Made(LMO, {"geometry": geometry, "momentum": 0.0}) for geometry in GEOMETRIES

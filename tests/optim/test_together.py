@@ -14,20 +14,11 @@ from autowarm.optim import Together
 from tests.cases import each
 
 
-def make_model() -> nn.Sequential:
+def parts() -> tuple[nn.Sequential, Together, AdaptiveWarmup]:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
-
-
-def make_pair(model: nn.Module) -> Together:
-    matrices = [p for p in model.parameters() if p.ndim == 2]
-    vectors = [p for p in model.parameters() if p.ndim < 2]
-    return Together(torch.optim.Muon(matrices, lr=0.02), AdamW(vectors, lr=0.002))
-
-
-def parts() -> tuple[nn.Module, Together, AdaptiveWarmup]:
-    model = make_model()
-    opt = make_pair(model)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+    (_, first), (_, bias), (_, second), (_, other) = model.named_parameters()
+    opt = Together(torch.optim.Muon([first, second], lr=0.02), AdamW([bias, other], lr=0.002))
     return model, opt, AdaptiveWarmup(opt, 20)
 
 
@@ -49,14 +40,13 @@ def train(model: nn.Module, opt: Together, sched: AdaptiveWarmup, steps: Iterabl
 
 
 def test_it_steps_as_the_two_would_alone() -> None:
-    straight, twin = parts(), make_model()
+    straight, (twin, pair, _) = parts(), parts()
     rates = train(*straight, range(20))
     assert straight[2].phase == "decay"
     assert all(muon == pytest.approx(10 * adamw) for muon, adamw in rates)
-    pair = make_pair(twin).optimizers
     for t in range(20):
         loss_of(twin, t).backward()
-        for one, rate in zip(pair, rates[t], strict=True):
+        for one, rate in zip(pair.optimizers, rates[t], strict=True):
             one.param_groups[0]["lr"] = rate
             one.step()
             one.zero_grad()

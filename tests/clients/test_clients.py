@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.programs import Launcher, clean_environment, free_port, rank_environment
+from tests.programs import Launcher, clean_environment, free_port
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.long
@@ -83,14 +83,6 @@ class Run:
         assert ended.status == (-signal.SIGKILL if die_at else 0), ended.stderr[-6000:]
         return ended.stderr
 
-    @property
-    def log(self) -> list[dict[str, float]]:
-        return log_of(self.folder)
-
-    @property
-    def result(self) -> dict[str, Any]:
-        return result_of(self.folder)
-
 
 def log_of(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
@@ -107,22 +99,22 @@ def test_a_client_runs_resumes_to_the_bit_and_goes_on_for_longer(
     whole, killed = (Run(launcher, client, tmp_path / name) for name in ("whole", "killed"))
     said = whole.to(client.horizon)
     assert "total_steps" not in said
-    made = client.made(client.horizon)
-    assert [row["update"] for row in whole.log] == list(range(1, made + 1))
-    rates, losses = [row["lr"] for row in whole.log], [row["loss"] for row in whole.log]
+    made, log, result = client.made(client.horizon), log_of(whole.folder), result_of(whole.folder)
+    assert [row["update"] for row in log] == list(range(1, made + 1))
+    rates, losses = [row["lr"] for row in log], [row["loss"] for row in log]
     peak = max(rates)
     assert rates[0] == pytest.approx(peak / 10)
     assert 0 < rates[-1] < peak / 10
     assert sum(losses[-5:]) < client.falls_to * sum(losses[:5])
-    assert whole.result["phase"] == "decay"
-    assert whole.result["updates"] == made
+    assert result["phase"] == "decay"
+    assert result["updates"] == made
 
     killed.to(client.horizon, die_at=client.die_at)
     killed.to(client.horizon, resume=True)
     # Updates after the last checkpoint were made twice, and alike.
-    assert all(row == whole.log[int(row["update"]) - 1] for row in killed.log)
-    assert len(killed.log) > made
-    assert killed.result == whole.result
+    assert all(row == log[int(row["update"]) - 1] for row in log_of(killed.folder))
+    assert len(log_of(killed.folder)) > made
+    assert result_of(killed.folder) == result
 
     said = whole.to(client.longer, resume=True)
     planned, more = client.longer * client.updates, client.made(client.longer)
@@ -130,19 +122,18 @@ def test_a_client_runs_resumes_to_the_bit_and_goes_on_for_longer(
     assert len(warned) == 1, said
     assert f"total_steps={client.horizon * client.updates} " in warned[0]
     assert f"total_steps={planned}:" in warned[0]
-    assert (whole.result["total_steps"], whole.result["updates"]) == (planned, more)
-    assert whole.result["weights"] != killed.result["weights"]
-    added = [row["lr"] for row in whole.log if row["update"] > made]
+    longer = result_of(whole.folder)
+    assert (longer["total_steps"], longer["updates"]) == (planned, more)
+    assert longer["weights"] != result["weights"]
+    added = [row["lr"] for row in log_of(whole.folder) if row["update"] > made]
     assert len(added) == more - made
     assert all(0 < rate <= peak for rate in added)
-    assert max(whole.result["rates"]) < peak / 10
+    assert max(longer["rates"]) < peak / 10
 
 
 def test_nanogpt_on_two_ranks(launcher: Launcher, tmp_path: Path) -> None:
     script, *arguments = gpt(tmp_path, 20, False)
-    port = free_port()
-    ranks = launcher.run_together([HERE / script, *arguments], [rank_environment(rank, 2, port) for rank in (0, 1)])
-    assert [rank.status for rank in ranks] == [0, 0], ranks
+    launcher.run_ranks(2, [HERE / script, *arguments], free_port())
     a, b = (log_of(tmp_path / f"rank-{rank}") for rank in (0, 1))
     assert [row["lr"] for row in a] == [row["lr"] for row in b]
     assert [row["loss"] for row in a] != [row["loss"] for row in b]

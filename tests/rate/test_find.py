@@ -21,18 +21,11 @@ from autowarm.rate import RateSearch
 from tests.closures import backward_of
 
 
-class Net(nn.Module):
+def a_model() -> nn.Module:
     """Dropout draws from the generator, batch normalisation writes into buffers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.Sequential(
-            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 16), nn.Linear(16, 1)
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layers(x)
+    torch.manual_seed(0)
+    layers = [nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 16), nn.Linear(16, 1)]
+    return nn.Sequential(*layers)
 
 
 def closure_of(model: nn.Module) -> Callable[[], torch.Tensor]:
@@ -104,7 +97,7 @@ def test_a_run_with_a_search_in_it_is_the_same_to_the_bit(maker: str, scheduler:
         torch.manual_seed(1)
         random.seed(1)
         np.random.seed(1)  # noqa: NPY002
-        model = Net()
+        model = a_model()
         optimizer = MAKERS[maker](model)
         sched = SCHEDULERS[scheduler](optimizer)
         losses = train(model, optimizer, sched, before)
@@ -142,7 +135,7 @@ WRONG: dict[str, tuple[Callable[[nn.Module, Optimizer], Any], type[BaseException
     ("maker", "wrong"), [*(("muon", wrong) for wrong in WRONG), *((maker, "a step") for maker in [*MAKERS][1:])]
 )
 def test_a_closure_that_goes_wrong_is_told_so_and_leaves_nothing_behind(maker: str, wrong: str, scheduler: str) -> None:
-    model = Net()
+    model = a_model()
     optimizer = MAKERS[maker](model)
     train(model, optimizer, SCHEDULERS[scheduler](optimizer), 3)
     was, closure, calls = snapshot(model, optimizer), closure_of(model), itertools.count(1)
@@ -161,13 +154,13 @@ def test_a_closure_that_goes_wrong_is_told_so_and_leaves_nothing_behind(maker: s
 
 
 def test_batches_that_end_too_soon_for_fewer_steps_are_to_start_over() -> None:
-    model, batches, closure = (model := Net()), iter(range(10)), closure_of(model)
+    model, batches, closure = (model := a_model()), iter(range(10)), closure_of(model)
     with pytest.raises(ValueError, match="the batches ended after 10 of 100 steps: let the closure start over$"):
         find_rate(model, Lion(model.parameters(), lr=1.0), lambda: (next(batches), closure())[1])
 
 
 def test_a_scaler_and_what_else_the_closure_changes_are_put_back() -> None:
-    model = Net()
+    model = a_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3)
     average = torch.optim.swa_utils.AveragedModel(model)
@@ -204,7 +197,7 @@ def test_a_state_in_a_deque_or_a_tuple_is_put_back() -> None:
                 p.grad = torch.stack([*past]).mean(0)
             return super().step(closure)
 
-    model = Net()
+    model = a_model()
     optimizer = Averaging(model.parameters(), lr=0.01)
     train(model, optimizer, None, 2)
     was = copy.deepcopy([(state["past"], state["pair"]) for state in optimizer.state.values()])
@@ -354,7 +347,7 @@ def test_buffers_that_grow_or_are_expanded_stay_as_the_module_counts_on_them() -
 def test_numbers_of_other_libraries_are_plain_ones() -> None:
     def found(**given: Any) -> Any:
         torch.manual_seed(0)
-        net = Net()
+        net = a_model()
         return find_rate(net, torch.optim.SGD(net.parameters(), lr=0.1), closure_of(net), **given)
 
     plain = found(total_steps=100, lowest=0.5, highest=64.0, steps=20)

@@ -201,10 +201,16 @@ def bumped(array, t, factor):
     return np.where(np.arange(len(array)) == t, factor * array, array)
 
 
-def test_each_claim_of_theorems_1_and_2_is_checked():
-    # Except the bound, which follows from the gains: those break first.
+def test_each_claim_is_checked():
+    # Except the bounds of theorems 1 and 2, which follow from the gains: those break first.
     f, g = catalogue()["l2-exponential"], catalogue()["linf-exponential"]
     one, two = run_theorem_1(f, f.point(3.0, generator()), 200), run_theorem_2(g, g.point(3.0, generator()), 50)
+    family = regression_family(torch.randn(4, 3, generator=generator(), dtype=torch.float64), torch.zeros(3).double())
+    three = run_theorem_3(family, family.point(1.0, generator(1)), 0)
+    still = descend(PARABOLA, ONE, lambda gap: 0.0, 10)  # Δ stays 1/2, and the decay-only bound is 2/T
+    barred = catalogue()["l2-barrier"]
+    left = descend(barred, barred.point(1.0, generator()), lambda gap: 100.0, 10)  # leaving the domain ends a run
+    assert (len(left.gaps), len(left.rates), left.gaps[-1]) == (2, 1, math.inf)
     lam, crossing = two.weight_decay, int(np.flatnonzero(one.gaps <= f.K.peak_gap)[0])
     for check, run, claim, step, changes in (
         (check_theorem_1, one, "Δ^{t+1} ≤ Δ^t", 3, {"gaps": (4, 2.0)}),
@@ -216,38 +222,15 @@ def test_each_claim_of_theorems_1_and_2_is_checked():
         (check_theorem_2, two, "‖x^t‖ ≤ 1/λ", 5, {"norms": (5, 1.01 / lam / two.norms[5])}),
         (check_theorem_2, two, "λη^t ≤ 1", 6, {"rates": (6, 1.01 / lam / two.rates[6])}),
         (check_theorem_2, two, "Δ^{t+1} ≤ Δ^t − λ²(Δ^t)²/(16K)", 7, {"gaps": (8, two.gaps[7] / two.gaps[8])}),
+        (check_theorem_3, three, "‖x^{t+1} − x*‖² ≤ ‖x^t − x*‖² − (Δ_ξ/(DK_ξ))²", 4, {"distances": (5, 1.2)}),
+        (check_theorem_3, three, "‖x^t − x*‖ ≤ D", 0, {"distances": (0, 1.001)}),
+        (check_decay_only, still, "Δ^T ≤ 2D²K(Δ⁰)/T", 5, {}),
+        (check_theorem_1, left, "Δ^{t+1} ≤ Δ^t", 0, {}),
     ):
         with pytest.raises(ClaimViolated) as caught:
             check(tampered(run, **{name: bumped(vars(run)[name], *change) for name, change in changes.items()}))
         assert (caught.value.claim, caught.value.step) == (claim, step)
         assert caught.value.left > caught.value.right
-
-
-def test_a_run_that_stands_still_outlives_its_bounds():
-    # On the parabola Δ stays 1/2; the decay-only bound is 2/T.
-    still = descend(PARABOLA, ONE, lambda gap: 0.0, 10)
-    with pytest.raises(ClaimViolated, match=r"2D²K\(Δ⁰\)/T") as caught:
-        check_decay_only(still)
-    assert caught.value.step == 5
-
-
-def test_each_claim_of_theorem_3_is_checked():
-    rows = torch.randn(4, 3, generator=generator(), dtype=torch.float64)
-    family = regression_family(rows, torch.zeros(3, dtype=torch.float64))
-    run = run_theorem_3(family, family.point(1.0, generator(1)), 0)
-    with pytest.raises(ClaimViolated, match="DK_ξ"):
-        check_theorem_3(tampered(run, distances=bumped(run.distances, 5, 1.2)))
-    with pytest.raises(ClaimViolated, match="≤ D:"):
-        check_theorem_3(tampered(run, distances=run.distances + 1e-3))
-
-
-def test_leaving_the_domain_ends_the_run_and_fails():
-    f = catalogue()["l2-barrier"]
-    run = descend(f, f.point(1.0, generator()), lambda gap: 100.0, 10)
-    assert (len(run.gaps), len(run.rates)) == (2, 1)
-    assert run.gaps[-1] == math.inf
-    with pytest.raises(ClaimViolated, match="at step 0 the left is inf"):
-        check_theorem_1(run)
 
 
 def test_refusals():

@@ -25,9 +25,9 @@ GEOMETRIES = [
     Spectral("original", stacked=True, method="polar-express", **DOUBLE),
     *(Steps(0.3), Lines("original"), Stripes(), Whole()),  # of one's own
 ]
-MAKERS = {name: Made(one.cls, one.options | (DOUBLE if "muon" in name else {})) for name, one in EVERY.items()} | {
-    repr(geometry): Made(LMO, {"geometry": geometry, "momentum": 0.0}) for geometry in GEOMETRIES
-}
+MAKERS = {name: Made(one.cls, one.options | (DOUBLE if "muon" in name else {})) for name, one in EVERY.items()}
+MAKERS |= {f"{name}, climbing": Made(one.cls, one.options | {"maximize": True}) for name, one in MAKERS.items()}
+MAKERS |= {repr(geometry): Made(LMO, {"geometry": geometry, "momentum": 0.0}) for geometry in GEOMETRIES}
 SHAPES = [(6, 6), (4, 9), (9, 4), (4, 9), (1, 5), (3, 4, 2, 2), (0, 4), (4, 7), (2, 4, 6), (40, 4), (65, 70), (0, 7, 8),
           (2, 7, 8)]  # fmt: skip
 # How many bytes are stepped at a time, and what is stacked with what.
@@ -60,11 +60,12 @@ def test_steps_are_those_of_the_plain_code_however_tensors_are_stacked(
             said_by(opt.step)
         for x, g, state in zip(plain, grads, states, strict=True):
             if step != 2:
-                (adamw_step_ if "adamw part" in name else lmo_step_)(group, x, g, state)
+                (adamw_step_ if "adamw part" in name else lmo_step_)(group, x, -g if group["maximize"] else g, state)
         torch.testing.assert_close([p.detach() for p in params], plain)
         for p, g, state in zip(params, grads, states, strict=True):
             torch.testing.assert_close(p.grad, g, rtol=0, atol=0, equal_nan=True)  # is left as it is
-            for entry, value in state.items():
+            # A climbing one's averages are of what was given, or of its negative.
+            for entry, value in state.items() if not group["maximize"] else ():
                 torch.testing.assert_close(opt.state[p][entry], value, check_dtype=False)
 
 

@@ -80,12 +80,6 @@ def measured(model, opt, closure, **options):
     return point
 
 
-def holding(x):
-    model = nn.Module()
-    model.x = x
-    return model
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("parts", [1, 3])
 def test_training_is_bit_equal_with_and_without_the_probe(name, parts):
@@ -173,7 +167,7 @@ def test_curvature_along_the_step_of_a_quadratic():
     A = A @ A.T
     x = nn.Parameter(torch.randn(5, dtype=torch.float64))
     start = x.detach().clone()
-    point = measured(holding(x), Lion([x], lr=0.01), backward_of(lambda: 0.5 * x @ A @ x))
+    point = measured(nn.ParameterList([x]), Lion([x], lr=0.01), backward_of(lambda: 0.5 * x @ A @ x))
     δ = x.detach() - start
     assert point.step_norm == pytest.approx(0.01)
     assert point.curvature_by_slopes == pytest.approx((δ @ A @ δ / 0.01**2).item(), rel=1e-8)
@@ -186,7 +180,7 @@ def test_curvature_along_the_step_of_a_quadratic():
 def test_no_best_rate_uphill():
     x = nn.Parameter(torch.ones(2))
     opt = torch.optim.SGD([x], lr=0.1, maximize=True)
-    point = measured(holding(x), opt, backward_of(lambda: x.square().sum()), geometry="frobenius")
+    point = measured(nn.ParameterList([x]), opt, backward_of(lambda: x.square().sum()), geometry="frobenius")
     assert point.slope > 0
     assert point.best_rate is None
 

@@ -40,21 +40,6 @@ def test_elementwise_steps_need_a_part_of_memory_only(cls):
     assert peak_bytes(opt.step) < 2 * planning._PART_BYTES["cpu"]
 
 
-def test_a_tensor_rate_is_read_at_each_step():
-    layer = nn.Linear(4, 4, bias=False)
-    rate = torch.tensor(0.1)
-    opt = Muon(layer.parameters(), lr=rate, capturable=True)
-    rate.fill_(0.0)
-    assert all(group["capturable"] for group in opt.param_groups)
-    before = layer.weight.detach().clone()
-    layer.weight.grad = torch.ones(4, 4)
-    opt.step()
-    assert torch.equal(layer.weight, before)
-    rate.fill_(0.1)
-    opt.step()
-    assert not torch.equal(layer.weight, before)
-
-
 MIXED = [(4, 9), (9, 4), (9, 4), (4, 7), (4, 3, 2, 2), (40, 4), (2, 4, 6), (65, 70), (0, 4), (3, 4)]
 
 

@@ -46,9 +46,12 @@ def test_steps_are_those_of_the_plain_code_however_tensors_are_stacked(
     """Four of them: in the first a gradient is zero, in the third one is not finite."""
     plain = drawn(SHAPES, 0, torch.float64)
     params, states = [nn.Parameter(x.clone()) for x in plain], [{} for _ in plain]
-    opt = MAKERS[name](params, torch.tensor(0.05, dtype=torch.float64) if tensor_lr else 0.05, weight_decay=0.1)
+    lr, decay = (torch.tensor([[x]], dtype=torch.float64) if tensor_lr else x for x in (0.05, 0.1))
+    opt = MAKERS[name](params, lr, weight_decay=decay, capturable=tensor_lr)
     (group,) = opt.param_groups
     for step in range(4):
+        rate = 0.05 / (step + 1)  # which a schedule fills in place, if it is a tensor
+        lr.fill_(rate) if tensor_lr else group.update(lr=rate)
         grads = drawn(SHAPES, step + 1, torch.float64)
         if step == 0:
             grads[3].zero_()

@@ -41,6 +41,7 @@ MAKERS: dict[str, Make] = OURS | {
     "muon and adamw": pair(AdamW),
     "muon and sgd, nested": pair(SGD, nested=True),
     "adamw and muon": pair(AdamW, last=False),
+    "sgd, and muon nested": lambda m: Together(SGD(halves(m)[1], lr=0.1), Together(Muon(halves(m)[0], lr=0.1))),
 }
 every_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 

@@ -6,10 +6,7 @@ from functools import partial
 from itertools import cycle, product
 from typing import Any
 
-import heavyball
 import pytest
-import pytorch_optimizer
-import timm.optim
 import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
@@ -19,6 +16,9 @@ from autowarm.geometry import Sign
 from autowarm.optim import Together, geometry_of
 from autowarm.optim.wrapped import inside, unwrapped
 from tests.cases import each
+
+# Which torch and numpy alone do without.
+heavyball, pytorch_optimizer, timm = map(pytest.importorskip, ("heavyball", "pytorch_optimizer", "timm.optim"))
 
 STEPS, LR = 50, 0.01
 
@@ -93,7 +93,7 @@ def two_steps(model: nn.Module, base: Any = Rate) -> Any:
 
 
 WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
-    "timm's Lookahead": lambda model: timm.optim.Lookahead(plain(model)),
+    "timm's Lookahead": lambda model: timm.Lookahead(plain(model)),
     "Lookahead": lambda model: pytorch_optimizer.Lookahead(plain(model)),
     "OrthoGrad": lambda model: pytorch_optimizer.OrthoGrad(plain(model)),
     "SAM": lambda model: pytorch_optimizer.SAM(model.parameters(), Rate, lr=LR),
@@ -102,7 +102,7 @@ WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
     "FriendlySAM": lambda model: pytorch_optimizer.FriendlySAM(model.parameters(), Rate, lr=LR),
     "two-step SAM": two_steps,
     "bare": lambda model: Bare(plain(model)),
-    "two layers": lambda model: Bare(timm.optim.Lookahead(plain(model))),
+    "two layers": lambda model: Bare(timm.Lookahead(plain(model))),
 }
 
 
@@ -213,7 +213,7 @@ class PerTensor(Optimizer):
 def test_the_geometry_is_that_of_the_optimizer_inside() -> None:
     model = make_model()
     per_tensor = PerTensor(model, AdamW)
-    for opt in (timm.optim.Lookahead(AdamW(model.parameters())), two_steps(model, AdamW), per_tensor):
+    for opt in (timm.Lookahead(AdamW(model.parameters())), two_steps(model, AdamW), per_tensor):
         assert geometry_of(opt) == Sign()
     assert isinstance(unwrapped(per_tensor), Together)
     assert AdaptiveWarmup(per_tensor, STEPS).optimizer is unwrapped(per_tensor)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import Phi3Config, Phi3ForCausalLM
 
 from autowarm import LMO, Muon
 from autowarm.geometry import Spectral
@@ -87,7 +86,9 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
 
 def phi(shared: int) -> nn.Module:
     sizes = {"hidden_size": 24, "intermediate_size": 8, "num_hidden_layers": 2, "vocab_size": 9, "pad_token_id": 0}
-    return Phi3ForCausalLM(Phi3Config(**sizes, num_attention_heads=4, num_key_value_heads=shared))
+    transformers = pytest.importorskip("transformers")  # which torch and numpy alone do without
+    config = transformers.Phi3Config(**sizes, num_attention_heads=4, num_key_value_heads=shared)
+    return transformers.Phi3ForCausalLM(config)
 
 
 @each(

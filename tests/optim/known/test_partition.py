@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from autowarm import Lion, Muon
 from autowarm.geometry import Spectral
@@ -20,7 +19,9 @@ from tests.cases import each
 
 def llama(tied: bool) -> nn.Module:
     sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
-    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2, tie_word_embeddings=tied))
+    transformers = pytest.importorskip("transformers")  # which torch and numpy alone do without
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=2, tie_word_embeddings=tied)
+    return transformers.LlamaForCausalLM(config)
 
 
 def names(part: list[tuple[str, nn.Parameter]]) -> set[str]:
@@ -186,9 +187,9 @@ def test_weight_normed_kernels_are_matrices_and_their_scales_vectors() -> None:
 
 
 def test_gpt2s_layers_are_known_to_be_kept_as_in_out() -> None:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=20, n_positions=8))
+    transformers = pytest.importorskip("transformers")
+    sizes = {"n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 20, "n_positions": 8}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
     fused, plain, *_ = Muon.from_model(model, blocks={"c_attn": np.int64(3)}).param_groups
     # (in, out) = (8, 24): queries, keys and values lie side by side.
     assert fused["param_names"] == ["transformer.h.0.attn.c_attn.weight"]

@@ -20,7 +20,6 @@ from autowarm.theory import (
 )
 from tests.theory.theory_strategies import domain_radius, families, gaps, generator, problems, seeds
 
-NAMES = sorted(catalogue())
 EYE = torch.eye(3, dtype=torch.float64)
 ORIGIN = torch.zeros(3, dtype=torch.float64)
 
@@ -144,7 +143,7 @@ def midpoint_excess(f, points, partners=4):
     return worst
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(catalogue()))
 def test_convex_or_not_as_stated_and_with_constants_that_a_search_does_not_break(name):
     f = catalogue()[name]
     assert f.convex == ("rippled" not in name and "ripples" not in name)

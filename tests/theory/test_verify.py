@@ -34,7 +34,6 @@ from autowarm.theory import (
 from tests.cases import each
 from tests.theory.theory_strategies import domain_radius, families, gaps, generator, problems, seeds
 
-NAMES = sorted(catalogue())
 STEPS = 30
 
 

@@ -16,7 +16,6 @@ from tests.optim.makers import said_by
 
 HEADS, WIDTH, INPUTS = (4, 1, 1), 6, 16  # 24 rows of queries, 6 of keys, 6 of values
 ROWS = [n * WIDTH for n in HEADS]
-METHODS = ["svd", "newton-schulz", "polar-express"]
 
 
 class Fused(nn.Module):
@@ -33,7 +32,7 @@ class Fused(nn.Module):
     ("sizes", "rows"),
     [*((sizes, ROWS) for sizes in (HEADS, ROWS, (8, 2, 2))), *((n, [36 // n] * n) for n in (1, 3))],
 )
-@each("method", METHODS)
+@each("method", ["svd", "newton-schulz", "polar-express"])
 @each("radius", ["match_rms_adamw", 0.7])
 @each("turned", [False, True])
 @each("stacked", [False, True])

@@ -1,7 +1,8 @@
 """A small GPT in one file, in the manner of nanoGPT's train.py: no ``get_lr``, no ``warmup_iters``, no ``min_lr``.
 
 ``gpt.py --out_dir=FOLDER --max_iters=60 --init_from=resume``, or the same by torchrun. Gradient accumulation, a
-GradScaler, clipping, DDP. Like its model it makes ``max_iters + 1`` updates.
+GradScaler, clipping, DDP, and a compiled model, by the backend that needs no C++ compiler; the graphs are those of the
+default. Like its model it makes ``max_iters + 1`` updates.
 """
 
 import os
@@ -93,14 +94,13 @@ def get_batch(seed: int) -> tuple[Tensor, Tensor]:
     return rows[:, :-1], rows[:, 1:]
 
 
-model: Any = GPT(len(characters))
+model: Any = torch.compile(GPT(len(characters)), backend="aot_eager", fullgraph=True)
 optimizer = Muon.from_model(model, lr=learning_rate, weight_decay=weight_decay)
 scheduler = AdaptiveWarmup(optimizer, total_steps=max_iters)
 scaler = torch.amp.GradScaler("cpu")
-iter_num = 0
+iter_num, parts = 0, {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
 if init_from == "resume":
     checkpoint = torch.load(folder / "ckpt.pt", weights_only=True)
-    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
     for key, part in parts.items():
         part.load_state_dict(checkpoint[key])
     iter_num = checkpoint["iter_num"]
@@ -110,28 +110,15 @@ if ddp:
 record = Record(folder / f"rank-{rank}" if ddp else folder)
 
 
-@torch.no_grad()
-def estimate_loss() -> float:
-    model.eval()
-    losses = [model(*get_batch(10**6 + i)).item() for i in range(4)]
-    model.train()
-    return sum(losses) / len(losses)
+def save() -> None:
+    saved = {name: part.state_dict() for name, part in parts.items()}
+    torch.save(saved | {"iter_num": iter_num}, folder / "ckpt.tmp")
+    os.replace(folder / "ckpt.tmp", folder / "ckpt.pt")
 
 
 while True:
-    if iter_num % eval_interval == 0:
-        loss = estimate_loss()
-        if rank == 0:
-            print(f"step {iter_num}: val loss {loss:.4f}, {scheduler!r}")
-            saved = {
-                "model": raw_model.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "scheduler": scheduler.state_dict(),
-                "scaler": scaler.state_dict(),
-                "iter_num": iter_num,
-            }
-            torch.save(saved, folder / "ckpt.tmp")
-            os.replace(folder / "ckpt.tmp", folder / "ckpt.pt")
+    if iter_num % eval_interval == 0 and rank == 0:
+        save()
     lr = scheduler.get_last_lr()[0]
     for micro_step in range(gradient_accumulation_steps):
         X, Y = get_batch(1000 * iter_num + 10 * micro_step + rank)
@@ -154,7 +141,6 @@ while True:
 
 record.finish(raw_model, scheduler)
 if rank == 0:
-    saved |= {"model": raw_model.state_dict(), "optimizer": optimizer.state_dict()}
-    torch.save(saved | {"scheduler": scheduler.state_dict(), "iter_num": iter_num}, folder / "ckpt.pt")
+    save()
 if ddp:
     dist.destroy_process_group()

@@ -8,7 +8,6 @@ import runpy
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import timm
@@ -38,35 +37,6 @@ def make_images(folder: Path) -> None:
             Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(place / f"{i}.png")
 
 
-def train_one_epoch(epoch: int, parts: Any, record: Record) -> float:
-    losses = AverageMeter()
-    parts.model.train()
-    last_batch, updates = len(parts.loader) - 1, epoch * parts.updates_per_epoch
-    parts.optimizer.zero_grad()
-    for batch_idx, (inputs, target) in enumerate(parts.loader):
-        need_update = batch_idx == last_batch or (batch_idx + 1) % ACCUMULATE == 0
-        accum_steps = len(parts.loader) % ACCUMULATE or ACCUMULATE
-        if batch_idx < len(parts.loader) // ACCUMULATE * ACCUMULATE:
-            accum_steps = ACCUMULATE
-        inputs, target = parts.mixup(inputs, target)
-        loss = parts.criterion(parts.model(inputs), target)
-        loss /= accum_steps
-        loss.backward()
-        parts.lr_scheduler.observe(loss * accum_steps, weight=len(inputs))
-        losses.update(loss.item() * accum_steps, len(inputs))
-        if not need_update:
-            continue
-        dispatch_clip_grad(parts.model.parameters(), 1.0)
-        lr = parts.optimizer.param_groups[0]["lr"]
-        parts.optimizer.step()
-        parts.optimizer.zero_grad()
-        updates += 1
-        parts.ema.update(parts.model, step=updates)
-        parts.lr_scheduler.step_update(num_updates=updates, metric=losses.avg)
-        record.update(updates, lr, losses.val)
-    return losses.avg
-
-
 def main(folder: Path, epochs: int, checkpoint: str | None = None) -> None:
     make_images(folder)
     random_seed(0)
@@ -93,22 +63,32 @@ def main(folder: Path, epochs: int, checkpoint: str | None = None) -> None:
         lr_scheduler.step_update(start * updates_per_epoch)  # as train.py does; no update has been made
     args = Namespace(model="test_vit", epochs=epochs)
     saver = CheckpointSaver(model, optimizer, args, ema, checkpoint_dir=str(folder), decreasing=True, max_history=2)
-    parts = Namespace(
-        model=model,
-        loader=loader,
-        optimizer=optimizer,
-        ema=ema,
-        lr_scheduler=lr_scheduler,
-        updates_per_epoch=updates_per_epoch,
-        mixup=Mixup(mixup_alpha=0.1, num_classes=CLASSES),
-        criterion=SoftTargetCrossEntropy(),
-    )
-    record = Record(folder)
+    mixup, criterion, record = Mixup(mixup_alpha=0.1, num_classes=CLASSES), SoftTargetCrossEntropy(), Record(folder)
+    updates, whole = start * updates_per_epoch, len(loader) // ACCUMULATE * ACCUMULATE
     for epoch in range(start, epochs):
         random_seed(epoch)  # timm saves no random states: an epoch's own seed makes it the same when it is resumed
-        loss = train_one_epoch(epoch, parts, record)
-        saver.save_checkpoint(epoch, metric=loss)
-        lr_scheduler.step(epoch + 1, loss)
+        losses = AverageMeter()
+        model.train()
+        optimizer.zero_grad()
+        for batch_idx, (inputs, target) in enumerate(loader):
+            inputs, target = mixup(inputs, target)
+            loss = criterion(model(inputs), target)
+            accum_steps = ACCUMULATE if batch_idx < whole else len(loader) % ACCUMULATE
+            (loss / accum_steps).backward()
+            lr_scheduler.observe(loss, weight=len(inputs))
+            losses.update(loss.item(), len(inputs))
+            if batch_idx != len(loader) - 1 and (batch_idx + 1) % ACCUMULATE:
+                continue
+            dispatch_clip_grad(model.parameters(), 1.0)
+            lr = optimizer.param_groups[0]["lr"]
+            optimizer.step()
+            optimizer.zero_grad()
+            updates += 1
+            ema.update(model, step=updates)
+            lr_scheduler.step_update(num_updates=updates, metric=losses.avg)
+            record.update(updates, lr, losses.val)
+        saver.save_checkpoint(epoch, metric=losses.avg)
+        lr_scheduler.step(epoch + 1, losses.avg)
     record.finish(ema.module, lr_scheduler.warmup)
 
 

@@ -7,14 +7,43 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from client import make_sentences
-from clm import RecordUpdates, train_tokenizer
+from client import Record, make_sentences
 from datasets import Dataset
-from transformers import LlamaConfig, LlamaForCausalLM, set_seed
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 from trl import SFTConfig, SFTTrainer
 
 from autowarm.integrations.transformers import AdaptiveWarmupMixin
+
+
+class RecordUpdates(TrainerCallback):
+    def __init__(self, folder: str) -> None:
+        self.record, self.last = Record(folder), {}
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any) -> None:
+        if "learning_rate" in logs:
+            self.last = {"number": state.global_step, "lr": logs["learning_rate"], "loss": logs["loss"]}
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._write()  # all that follows the update before is done
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._write()
+
+    def _write(self) -> None:
+        if self.last:
+            self.record.update(**self.last)
+            self.last = {}
+
+
+def train_tokenizer(files: list[str], size: int) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    end = "<|end|>"
+    tokenizer.train(files, trainers.BpeTrainer(vocab_size=size, special_tokens=[end], show_progress=False))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=end, eos_token=end, pad_token=end)
 
 
 class WarmupSFTTrainer(AdaptiveWarmupMixin, SFTTrainer):

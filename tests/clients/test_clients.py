@@ -1,6 +1,7 @@
 """Whole programs of the kinds people train with: run, killed and resumed to the bit, and run for longer than planned.
 
-Each is a script beside this file. It runs in a process of its own, with an empty home folder and no network.
+Each is a script beside this file. It runs in a process of its own, with an empty home folder and no network. In
+`tests/integrations` the trainers of transformers and Lightning are resumed and run for longer, too.
 """
 
 import json
@@ -11,11 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.programs import Launcher, clean_environment, free_port, rank_environment
-
-from .client import make_sentences
+from tests.programs import Launcher, clean_environment, free_port
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.long
@@ -46,26 +44,6 @@ class Client:
         return horizon * self.updates + self.extra
 
 
-def clm(folder: Path, horizon: int, resume: bool) -> list[str]:
-    folder.mkdir(exist_ok=True)
-    for name, seed in (("train", 0), ("validation", 1)):
-        (folder / f"{name}.txt").write_text("\n".join(make_sentences(640 if name == "train" else 60, seed)))
-    return [
-        *["clm.py", "--train_file", f"{folder}/train.txt", "--validation_file", f"{folder}/validation.txt"],
-        *["--output_dir", str(folder), "--num_train_epochs", str(horizon), "--learning_rate", "1e-2"],
-        *[
-            "--per_device_train_batch_size",
-            "8",
-            "--gradient_accumulation_steps",
-            "2",
-            "--use_cpu",
-            "--logging_steps",
-            "1",
-        ],
-        *["--save_steps", "10", "--eval_strategy", "epoch", "--report_to", "tensorboard", "--disable_tqdm", "true"],
-    ]
-
-
 def gpt(folder: Path, horizon: int, resume: bool) -> list[str]:
     return ["gpt.py", f"--out_dir={folder}", f"--max_iters={horizon}", *(["--init_from=resume"] if resume else [])]
 
@@ -75,19 +53,9 @@ def images(folder: Path, horizon: int, resume: bool) -> list[str]:
 
 
 CLIENTS = {
-    "transformers, run_clm": Client(clm, 3, 5, 14, 34),
     "trl, SFTTrainer": Client(lambda folder, epochs, _: ["sft.py", str(folder), str(epochs)], 3, 5, 20, 45),
     "nanoGPT, train.py": Client(gpt, 60, 100, 1, 47, extra=1),
-    "lightning, BackboneFinetuning": Client(
-        lambda folder, epochs, resume: ["finetuning.py", str(folder), str(epochs), *[f"{folder}/last.ckpt"] * resume],
-        6,
-        9,
-        10,
-        43,
-        falls_to=0.8,
-    ),
     "timm, train.py": Client(images, 12, 18, 3, 29, falls_to=0.9),
-    "own loop, torch.compile": Client(lambda folder, n, _: ["compiled.py", str(folder), str(n)], 60, 90, 1, 46),
 }
 
 
@@ -95,8 +63,7 @@ CLIENTS = {
 def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     """One for all: what takes the time is importing the trainers."""
     folder = tmp_path_factory.mktemp("launcher")
-    trainers = ["trl.trainer.sft_trainer", "lightning.pytorch", "timm", "datasets"]
-    launcher = Launcher(trainers, clean_environment(folder), folder)
+    launcher = Launcher(["trl.trainer.sft_trainer", "timm", "datasets"], clean_environment(folder), folder)
     yield launcher
     launcher.close()
 
@@ -116,14 +83,6 @@ class Run:
         assert ended.status == (-signal.SIGKILL if die_at else 0), ended.stderr[-6000:]
         return ended.stderr
 
-    @property
-    def log(self) -> list[dict[str, float]]:
-        return log_of(self.folder)
-
-    @property
-    def result(self) -> dict[str, Any]:
-        return result_of(self.folder)
-
 
 def log_of(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
@@ -140,24 +99,22 @@ def test_a_client_runs_resumes_to_the_bit_and_goes_on_for_longer(
     whole, killed = (Run(launcher, client, tmp_path / name) for name in ("whole", "killed"))
     said = whole.to(client.horizon)
     assert "total_steps" not in said
-    made = client.made(client.horizon)
-    assert [row["update"] for row in whole.log] == list(range(1, made + 1))
-    rates, losses = [row["lr"] for row in whole.log], [row["loss"] for row in whole.log]
+    made, log, result = client.made(client.horizon), log_of(whole.folder), result_of(whole.folder)
+    assert [row["update"] for row in log] == list(range(1, made + 1))
+    rates, losses = [row["lr"] for row in log], [row["loss"] for row in log]
     peak = max(rates)
     assert rates[0] == pytest.approx(peak / 10)
     assert 0 < rates[-1] < peak / 10
     assert sum(losses[-5:]) < client.falls_to * sum(losses[:5])
-    assert whole.result["phase"] == "decay"
-    assert whole.result["updates"] == made
-    if "--report_to" in client.command(whole.folder, client.horizon, True):
-        check_events(whole.folder)
+    assert result["phase"] == "decay"
+    assert result["updates"] == made
 
     killed.to(client.horizon, die_at=client.die_at)
     killed.to(client.horizon, resume=True)
     # Updates after the last checkpoint were made twice, and alike.
-    assert all(row == whole.log[int(row["update"]) - 1] for row in killed.log)
-    assert len(killed.log) > made
-    assert killed.result == whole.result
+    assert all(row == log[int(row["update"]) - 1] for row in log_of(killed.folder))
+    assert len(log_of(killed.folder)) > made
+    assert result_of(killed.folder) == result
 
     said = whole.to(client.longer, resume=True)
     planned, more = client.longer * client.updates, client.made(client.longer)
@@ -165,31 +122,18 @@ def test_a_client_runs_resumes_to_the_bit_and_goes_on_for_longer(
     assert len(warned) == 1, said
     assert f"total_steps={client.horizon * client.updates} " in warned[0]
     assert f"total_steps={planned}:" in warned[0]
-    assert (whole.result["total_steps"], whole.result["updates"]) == (planned, more)
-    assert whole.result["weights"] != killed.result["weights"]
-    added = [row["lr"] for row in whole.log if row["update"] > made]
+    longer = result_of(whole.folder)
+    assert (longer["total_steps"], longer["updates"]) == (planned, more)
+    assert longer["weights"] != result["weights"]
+    added = [row["lr"] for row in log_of(whole.folder) if row["update"] > made]
     assert len(added) == more - made
     assert all(0 < rate <= peak for rate in added)
-    assert max(whole.result["rates"]) < peak / 10
-
-
-def check_events(folder: Path) -> None:
-    """What run_clm's users see in TensorBoard: the numbers are the schedule's."""
-    events = EventAccumulator(str(next(folder.rglob("events.out.tfevents.*")).parent)).Reload()
-    rates = [event.value for event in events.Scalars("train/learning_rate")]
-    following = [event.value for event in events.Scalars("train/autowarm/lr")]
-    # With an update goes the rate it was made at; the schedule's is for the next.
-    assert rates[1:] == pytest.approx(following[:-1], rel=1e-5)
-    phases = [event.value for event in events.Scalars("train/autowarm/phase")]
-    assert phases == sorted(phases)
-    assert set(phases) == {0.0, 1.0}
+    assert max(longer["rates"]) < peak / 10
 
 
 def test_nanogpt_on_two_ranks(launcher: Launcher, tmp_path: Path) -> None:
     script, *arguments = gpt(tmp_path, 20, False)
-    port = free_port()
-    ranks = launcher.run_together([HERE / script, *arguments], [rank_environment(rank, 2, port) for rank in (0, 1)])
-    assert [rank.status for rank in ranks] == [0, 0], ranks
+    launcher.run_ranks(2, [HERE / script, *arguments], free_port())
     a, b = (log_of(tmp_path / f"rank-{rank}") for rank in (0, 1))
     assert [row["lr"] for row in a] == [row["lr"] for row in b]
     assert [row["loss"] for row in a] != [row["loss"] for row in b]

@@ -2,13 +2,16 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+from autowarm import LMO
 from autowarm.geometry import (
     RADIUS_RULES,
     Columns,
@@ -22,7 +25,7 @@ from autowarm.geometry import (
     total_kappa,
 )
 from tests.cases import each
-from tests.geometry.own import Taxicab
+from tests.geometry.own import Lines, Steps, Stripes, Taxicab, Whole
 from tests.optim.makers import drawn
 
 GEOMETRIES = [
@@ -145,7 +148,7 @@ def test_spectral_against_numpy(m: int, n: int, rank: int) -> None:
 @pytest.mark.parametrize("name", RADIUS_RULES)
 def test_radius_rules_agree_with_torch(name: str) -> None:
     try:
-        torch.optim.Muon([torch.nn.Parameter(torch.zeros(2, 2))], adjust_lr_fn=name)
+        torch.optim.Muon([nn.Parameter(torch.zeros(2, 2))], adjust_lr_fn=name)
     except ValueError:
         pytest.skip("this torch does not have the rule")
     adjust = torch.optim._muon._adjust_lr
@@ -196,28 +199,6 @@ def test_many_at_once_equals_one_by_one(geometry: Geometry) -> None:
 
 
 @each(
-    ("fused", "single", "g"),
-    [
-        (Spectral(stacked=True), Spectral(), draw((3, 4, 5))),
-        *(
-            (Spectral("match_rms_adamw", blocks=blocks), Spectral("match_rms_adamw"), draw((blocks * rows, 5), rows))
-            for blocks in (1, 2, 3)
-            for rows in (1, 4, 6)
-        ),
-    ],
-)
-def test_stacked_matrices_and_blocks_are_matrices_of_their_own(
-    fused: Spectral, single: Spectral, g: torch.Tensor
-) -> None:
-    parts = [*g] if fused.stacked else g.split(len(g) // fused.blocks)
-    steps = [single.lmo(part) for part in parts]
-    torch.testing.assert_close(fused.lmo(g), torch.cat(steps).reshape(g.shape))
-    torch.testing.assert_close(fused.dual(g), sum(single.dual(part) for part in parts))
-    torch.testing.assert_close(fused.norm(g), max(single.norm(part) for part in parts))
-    assert fused.kappa(g.shape) == pytest.approx(sum(single.kappa(part.shape) for part in parts))
-
-
-@each(
     ("geometry", "shapes", "kappa"),
     [
         ("spectral", llama_shapes(fused=True), 46848),
@@ -236,10 +217,8 @@ def test_kappa_is_the_number_that_the_paper_counts(geometry: str | Geometry, sha
 
 
 def test_a_tied_weight_counts_once() -> None:
-    embedding = torch.nn.Embedding(10, 4)
-    assert (
-        total_kappa([*embedding.parameters(), *embedding.parameters(), torch.nn.Parameter(torch.ones(4))], "sign") == 40
-    )
+    embedding = nn.Embedding(10, 4)
+    assert total_kappa([*embedding.parameters(), *embedding.parameters(), nn.Parameter(torch.ones(4))], "sign") == 40
 
 
 @each("geometry", [Rows(), Columns()])
@@ -262,9 +241,59 @@ def test_zero_rows_stay_and_nothing_is_nan(geometry: Geometry) -> None:
          "Twice defines lmo, which optimizers do not ask.*define _lmo"),
         (lambda: MaxOverLayers([Spectral(), Sign()]).norm([draw((3, 4))]), ValueError,
          "2 geometries were given for 1 tensors"),
-        (lambda: total_kappa([torch.nn.Parameter(torch.zeros(3))], "sign"), ValueError, "at least one trained tensor"),
+        (lambda: total_kappa([nn.Parameter(torch.zeros(3))], "sign"), ValueError, "at least one trained tensor"),
     ],
 )  # fmt: skip
 def test_what_is_no_geometry_is_refused(do: Callable, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         do()
+
+
+# Geometries of one's own step like ours, as fast as what they declare of themselves allows.
+
+OF_ALL_KINDS = [(4, 3), (5, 3), (4, 6), (7,), (4, 3, 2, 2), (2, 3), (), (0, 3)]
+OWN = [(Steps, Sign), (Lines, Rows), (Stripes, Columns), (Whole, Frobenius)]  # and what of ours each equals
+
+
+def given() -> list[nn.Parameter]:
+    params = [nn.Parameter(x) for x in drawn(OF_ALL_KINDS, 0, torch.float64)]
+    for p, g in zip(params, drawn(OF_ALL_KINDS, 1, torch.float64), strict=True):
+        p.grad = g
+    return params
+
+
+def moved(geometry: Geometry, lr: Any, **options: Any) -> list[nn.Parameter]:
+    params = given()
+    LMO(params, lr, geometry=geometry, **options).step()
+    return params
+
+
+@each(("own", "ours"), OWN)
+def test_one_tensor_and_many_are_measured_and_stepped_alike(own: type, ours: type) -> None:
+    for p in given():
+        if p.numel():
+            for measure in ("norm", "dual"):
+                torch.testing.assert_close(getattr(own(0.5), measure)(p), getattr(ours(0.5), measure)(p))
+    torch.testing.assert_close(own().lmo_each(given()), [ours().lmo(p) for p in given()])
+
+
+@pytest.mark.parametrize("base", [Sign, Frobenius, Rows, Columns, Spectral])
+def test_another_oracle_inherits_no_fact_of_the_old_one(base: type) -> None:
+    class Halved(base):
+        def _lmo(self, g: torch.Tensor) -> torch.Tensor:
+            return super()._lmo(g) / 2
+
+    assert Halved().locality == "tensor"
+    assert Halved().polar is None
+    assert not Halved().sums
+    torch.testing.assert_close(moved(Halved(), 1.0, momentum=0.0), moved(base(), 0.5, momentum=0.0))
+
+
+def test_a_changed_radius_alone_keeps_the_fast_step() -> None:
+    class Wide(Spectral):
+        def radius_of(self, shape: torch.Size) -> float:
+            return 2.0 * super().radius_of(shape)
+
+    how = {"method": "polar-express", "dtype": torch.float64}
+    assert Wide(**how).polar is not None
+    torch.testing.assert_close(moved(Wide(**how), 0.1, momentum=0.0), moved(Spectral(**how), 0.2, momentum=0.0))

@@ -1,14 +1,17 @@
 """The optimizers that the tables of tests go through, which a new one joins by a line, and what these tests share."""
 
+import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
+from torch.profiler import ProfilerActivity, profile
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.optim import Together
@@ -77,6 +80,17 @@ def unmoved(params: Iterable[Tensor]) -> Iterator[None]:
     assert all(map(torch.equal, before, params))
 
 
+@contextmanager
+def nothing_taken(opt: Optimizer, message: str) -> Iterator[pytest.ExceptionInfo]:
+    """Asserts that a state is refused with this message, and nothing of it loaded."""
+    before = copy.deepcopy(opt.state_dict())
+    with pytest.raises(ValueError, match=message) as refused:
+        yield refused
+    after = opt.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    torch.testing.assert_close(after["state"], before["state"], rtol=0, atol=0)
+
+
 def drawn(shapes: Iterable[Iterable[int]], seed: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """Normal tensors, the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
@@ -118,3 +132,15 @@ def said_by(do: Callable[[], Any]) -> list[str]:
         warnings.simplefilter("always")
         do()
     return [str(one.message) for one in caught]
+
+
+def peak_bytes(do: Callable[[], Any]) -> int:
+    """How much memory a call holds at most, beyond what was held before it."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        do()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak

@@ -1,6 +1,5 @@
 """The modes that a caller steps in: autocast, inference mode and gradients of another dtype change no step."""
 
-import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
@@ -62,22 +61,6 @@ def test_a_mode_changes_no_bit_of_this_step_or_the_next(
         rate = lr()
     for modes in ([mode] * 3, [mode, nullcontext, mode]):
         assert all(map(torch.equal, plain, trained(make, rate, *modes)))
-
-
-@our_optimizers
-def test_a_state_loaded_in_inference_mode_can_be_stepped_outside(make: Make) -> None:
-    model = a_model()
-    opt = make(model, 1e-2)
-    draw_gradients(model, 0)
-    opt.step()
-    other = copy.deepcopy(model)
-    loaded = make(other, 1e-2)
-    with torch.inference_mode():
-        loaded.load_state_dict(copy.deepcopy(opt.state_dict()))
-    for one, step in ((model, opt.step), (other, loaded.step)):
-        draw_gradients(one, 1)
-        step()
-    assert all(map(torch.equal, model.parameters(), other.parameters()))
 
 
 @pytest.mark.parametrize("make", CLASSES)

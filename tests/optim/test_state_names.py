@@ -1,8 +1,7 @@
 """A saved state goes to the tensors that it was saved for, or is refused with their names."""
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from torch import nn
 from autowarm import Lion, Muon
 from autowarm.optim import Together
 from tests.cases import each
-from tests.optim.makers import ALL, CLASSES, Make
+from tests.optim.makers import ALL, CLASSES, Make, nothing_taken
 
 MAKERS: dict[str, Make] = ALL | {
     "muon, blocks": lambda m: Muon.from_model(m, blocks={"b": 2}),
@@ -68,16 +67,6 @@ def goes_on(make: Make, weights: Any, state: Any, order: str = "abc") -> dict[st
     return train(model, opt, range(3, 5))
 
 
-@contextmanager
-def refused(opt: torch.optim.Optimizer, message: str) -> Iterator[pytest.ExceptionInfo]:
-    """Asserts that a state is refused, and nothing of it loaded."""
-    groups = copy.deepcopy(opt.state_dict()["param_groups"])
-    with pytest.raises(ValueError, match=message) as error:
-        yield error
-    assert not opt.state
-    assert opt.state_dict()["param_groups"] == groups
-
-
 @every_optimizer
 @each("order", ["acb", "bac", "cba", "abd", "dbc", "xyz"])
 def test_layers_in_another_order_or_with_other_names_are_named(make: Make, order: str) -> None:
@@ -89,31 +78,25 @@ def test_layers_in_another_order_or_with_other_names_are_named(make: Make, order
     if {*order} != {*"abc"}:
         gone, new = min({*"abc"} - {*order}), next(name for name in order if name not in "abc")
         says = rf"other names: \d only saved, such as .*{gone}\..*; \d only here, .*{new}\."
-    with refused(opt, says):
+    with nothing_taken(opt, says):
         opt.load_state_dict(saved(make)[1])
 
 
 @every_optimizer
-def test_the_same_names_in_the_same_order_load(make: Make) -> None:
-    weights, state, after = saved(make)
-    before = copy.deepcopy(state)
-    assert same(goes_on(make, weights, state), after)
-    assert state["param_groups"] == before["param_groups"]  # the caller's, which is not changed
-
-
-@every_optimizer
-@each("nameless", ["saved", "here"])
-def test_without_names_the_order_decides(make: Make, nameless: str) -> None:
+@each("named", ["both", "saved", "here"])
+def test_the_same_names_in_the_same_order_load_and_without_names_the_order_decides(make: Make, named: str) -> None:
     def made(model: nn.Module) -> torch.optim.Optimizer:
         opt = make(model)
-        for group in opt.param_groups if nameless == "here" else ():
+        for group in opt.param_groups if named == "saved" else ():
             del group["param_names"]
         return opt
 
     weights, state, after = saved(make)
-    for group in state["param_groups"] if nameless == "saved" else ():
+    for group in state["param_groups"] if named == "here" else ():
         del group["param_names"]
+    before = copy.deepcopy(state)
     assert same(goes_on(made, weights, state), after)
+    assert state["param_groups"] == before["param_groups"]  # the caller's, which is not changed
 
 
 @every_optimizer
@@ -176,7 +159,7 @@ def test_tensors_in_other_groups_are_named(cls: type, then: Sequence[str], now: 
         for name, p in zip(group["param_names"], group["params"], strict=True):
             p.grad = torch.full((4, 4), float(ord(name)))
     first.step()
-    with refused(second, "the same tensors in other places") as error:
+    with nothing_taken(second, "the same tensors in other places") as error:
         second.load_state_dict(first.state_dict())
     said = [name for name in "abcd" if f"{name} was tensor" in str(error.value)]
     assert {*said} <= {*moved}
@@ -198,6 +181,6 @@ def test_other_heads_and_groups_are_named() -> None:
          r"0.weight was tensor 0 in group 0 \(matrices\), and is tensor 0 in group 1 \(output heads\).*heads="),
         ([], ["0.weight"], r"2 saved \(matrices, embeddings and vectors\), 3 here \(.*heads"),
     ):  # fmt: skip
-        with refused(opt := make(*now), said):
+        with nothing_taken(opt := make(*now), said):
             opt.load_state_dict(make(*then).state_dict())
         make(*then).load_state_dict(make(*then).state_dict())

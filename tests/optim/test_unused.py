@@ -14,7 +14,7 @@ from torch.optim import SGD, Optimizer
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.optim import Together
 from tests.cases import each
-from tests.optim.makers import ALL, EVERY, Make, said_by, together, unmoved
+from tests.optim.makers import ALL, EVERY, Make, said_by, together
 
 MAKERS: dict[str, Make] = ALL | {
     "signsgd": EVERY["signsgd, no momentum"].of_model,
@@ -170,64 +170,48 @@ def cleared(model: nn.Module) -> torch.Tensor:
     return loss
 
 
-IDLE: list[Callable[[nn.Module], Any]] = [
-    lambda model: None,
-    loss_of,  # without backward
-    lambda model: loss_of(model).item(),
-    lambda model: backward(nn.Linear(4, 4)),
-    cleared,
+# What a closure does, and whether it trains. Trainers pass some that return nothing, having run both passes themselves.
+CLOSURES: list[tuple[Callable[[nn.Module], Any], bool]] = [
+    (lambda model: None, False),
+    (loss_of, False),  # without backward
+    (lambda model: loss_of(model).item(), False),
+    (lambda model: backward(nn.Linear(4, 4)), False),
+    (cleared, False),
+    (backward, True),
+    (lambda model: backward(model) and None, True),
 ]
-# Trainers pass closures that return nothing, having run forward and backward themselves.
-BUSY: list[Callable[[nn.Module], Any]] = [backward, lambda model: backward(model) and None]
 CLOSED: dict[str, Make] = ALL | {
     "nested": lambda m: Together(together(m)),
     "another": lambda m: Together(SGD(m.parameters(), lr=0.1)),
 }
-every_optimizer = pytest.mark.parametrize("make", CLOSED.values(), ids=CLOSED)
 
 
-def two_layers() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-
-
-@every_optimizer
-@each("closure", IDLE)
-def test_a_closure_after_which_nothing_has_a_gradient_is_told_so_once(make: Callable, closure: Callable) -> None:
+@pytest.mark.parametrize("make", CLOSED.values(), ids=CLOSED)
+@each(("closure", "trains"), CLOSURES)
+@each("scheduled", [False, True])
+def test_a_closure_after_which_nothing_has_a_gradient_is_told_so_once(
+    make: Callable, closure: Callable, trains: bool, scheduled: bool
+) -> None:
     for _ in range(2):  # once for each optimizer
-        model = two_layers()
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
         opt = make(model)
-        with warnings.catch_warnings(record=True) as said, unmoved(model.parameters()):
+        sched = AdaptiveWarmup(opt, 10, geometry="sign") if scheduled else None
+        assert not said_by(opt.step)  # nor without a closure, as in a dry run
+        before = [p.detach().clone() for p in model.parameters()]
+        with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             for _ in range(3):
-                opt.step(lambda: closure(model))  # noqa: B023
-        [one] = said
-        assert re.match(rf"{type(opt).__name__}.step: .*ran no backward pass", str(one.message))
-        assert one.filename == __file__
-
-
-@every_optimizer
-@each("closure", BUSY)
-@each("scheduled", [False, True])
-def test_nothing_is_said_of_a_closure_that_trains(make: Callable, closure: Callable, scheduled: bool) -> None:
-    model = two_layers()
-    opt = make(model)
-    sched = AdaptiveWarmup(opt, 10, geometry="sign") if scheduled else None
-    before = [p.detach().clone() for p in model.parameters()]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(3):
-            opt.zero_grad()
-            loss = opt.step(lambda: closure(model))
-            assert (loss is None) == (closure is not backward)
-            if sched is not None:
-                sched.step(1.0)
-    assert not any(map(torch.equal, before, model.parameters()))
-
-
-@every_optimizer
-def test_nothing_is_said_without_a_closure_or_with_gradients_of_before(make: Callable) -> None:
-    model = two_layers()
-    opt = make(model)
-    assert not said_by(opt.step)  # as a dry run does
-    backward(model)
-    assert not said_by(lambda: opt.step(lambda: 0.0))
+                opt.zero_grad()
+                found = []
+                loss = opt.step(lambda: found.append(closure(model)) or found[-1])  # noqa: B023
+                assert [loss] == found  # it is called once
+                if sched is not None and trains:
+                    sched.step(1.0)
+        moved = [not torch.equal(p, was) for p, was in zip(model.parameters(), before, strict=True)]
+        assert moved == [trains] * len(moved)
+        assert len(said) == (not trains)
+        for one in said:
+            assert re.match(rf"{type(opt).__name__}.step: .*ran no backward pass", str(one.message))
+            assert one.filename == __file__
+        backward(model)
+        assert not said_by(lambda: opt.step(lambda: 0.0))  # noqa: B023 - with gradients of before

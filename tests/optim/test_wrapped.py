@@ -3,12 +3,10 @@
 import io
 from collections.abc import Callable
 from functools import partial
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 
 import pytest
-import pytorch_optimizer
-import timm.optim
 import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
@@ -18,6 +16,9 @@ from autowarm.geometry import Sign
 from autowarm.optim import Together, geometry_of
 from autowarm.optim.wrapped import inside, unwrapped
 from tests.cases import each
+
+# Which torch and numpy alone do without.
+heavyball, pytorch_optimizer, timm = map(pytest.importorskip, ("heavyball", "pytorch_optimizer", "timm.optim"))
 
 STEPS, LR = 50, 0.01
 
@@ -92,7 +93,7 @@ def two_steps(model: nn.Module, base: Any = Rate) -> Any:
 
 
 WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
-    "timm's Lookahead": lambda model: timm.optim.Lookahead(plain(model)),
+    "timm's Lookahead": lambda model: timm.Lookahead(plain(model)),
     "Lookahead": lambda model: pytorch_optimizer.Lookahead(plain(model)),
     "OrthoGrad": lambda model: pytorch_optimizer.OrthoGrad(plain(model)),
     "SAM": lambda model: pytorch_optimizer.SAM(model.parameters(), Rate, lr=LR),
@@ -101,7 +102,7 @@ WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
     "FriendlySAM": lambda model: pytorch_optimizer.FriendlySAM(model.parameters(), Rate, lr=LR),
     "two-step SAM": two_steps,
     "bare": lambda model: Bare(plain(model)),
-    "two layers": lambda model: Bare(timm.optim.Lookahead(plain(model))),
+    "two layers": lambda model: Bare(timm.Lookahead(plain(model))),
 }
 
 
@@ -181,16 +182,6 @@ class Apart(Optimizer):
         self.hidden = AdamW(params, **options)
 
 
-@each("given", [{}, {"geometry": "sign"}, {"kappa": 1.0}])
-def test_a_wrapper_with_groups_apart_is_refused_by_name(given: dict[str, Any]) -> None:
-    opt = Apart(make_model().parameters(), lr=LR)
-    with pytest.raises(
-        ValueError, match=r"Apart steps by the rates of the AdamW that it keeps as 'hidden'.*opt.*hidden"
-    ):
-        AdaptiveWarmup(opt, STEPS, **given)
-    AdaptiveWarmup(opt.hidden, STEPS, **given)
-
-
 def test_one_that_copies_its_rates_inside_is_left_as_it_is() -> None:
     made = type("ZeroRedundancyOptimizer", (Apart,), {})(make_model().parameters(), lr=LR)
     assert unwrapped(made) is made
@@ -222,7 +213,7 @@ class PerTensor(Optimizer):
 def test_the_geometry_is_that_of_the_optimizer_inside() -> None:
     model = make_model()
     per_tensor = PerTensor(model, AdamW)
-    for opt in (timm.optim.Lookahead(AdamW(model.parameters())), two_steps(model, AdamW), per_tensor):
+    for opt in (timm.Lookahead(AdamW(model.parameters())), two_steps(model, AdamW), per_tensor):
         assert geometry_of(opt) == Sign()
     assert isinstance(unwrapped(per_tensor), Together)
     assert AdaptiveWarmup(per_tensor, STEPS).optimizer is unwrapped(per_tensor)
@@ -299,15 +290,31 @@ def test_a_rate_is_found_for_several(make: Callable[[nn.Module], Any]) -> None:
     assert [group["lr"] for one in opt.each() for group in one.param_groups] == [LR] * 4
 
 
-@each("container", CONTAINERS)
-@each("name", NAMES)
-def test_several_with_groups_apart_are_refused_by_name(container: str, name: str) -> None:
-    opt = Several(make_model(), container, "copies", name)
-    with pytest.raises(
-        ValueError, match=rf"Several steps .* the optimizers \(Rate\) that it keeps as '{name}'.*Together"
-    ):
-        AdaptiveWarmup(opt, STEPS)
-    AdaptiveWarmup(Together(*opt.each()), STEPS)
+def split(model: nn.Module) -> Optimizer:
+    kinds = zip(model.parameters(), cycle((heavyball.Muon, heavyball.AdamW)), strict=False)
+    return heavyball.SplitOpt([{"params": [p], "optimizer": kind, "lr": LR} for p, kind in kinds])
+
+
+@each("given", [{}, {"geometry": "sign"}, {"kappa": 1.0}])
+@each(
+    ("make", "says", "instead"),
+    [
+        (lambda model: Apart(model.parameters(), lr=LR),
+         "Apart steps by the rates of the AdamW that it keeps as 'hidden'.*opt.*hidden", lambda opt: opt.hidden),
+        *((partial(Several, container=container, relation="copies", name=name),
+           rf"Several steps .* the optimizers \(Rate\) that it keeps as '{name}'.*Together", lambda opt: opt.each())
+          for container in CONTAINERS for name in NAMES),
+        (split, r"SplitOpt steps by .*\(Muon and AdamW\) that it keeps as 'optim", lambda opt: opt.optimizers),
+    ],
+)  # fmt: skip
+def test_a_wrapper_with_groups_apart_is_refused_by_name(
+    make: Callable[[nn.Module], Any], says: str, instead: Callable[[Any], Any], given: dict[str, Any]
+) -> None:
+    opt = make(make_model())
+    with pytest.raises(ValueError, match=says):
+        AdaptiveWarmup(opt, STEPS, **given)
+    found = instead(opt)
+    AdaptiveWarmup(found if isinstance(found, Optimizer) else Together(*found), STEPS, **given)
 
 
 @each("container", CONTAINERS)

@@ -1,24 +1,28 @@
 """Nuclear and spectral norms against the singular value decomposition that they avoid."""
 
-import pytest
 import torch
 
 from autowarm.orthogonalize import nuclear_norm, singular, spectral_norm
+from tests.cases import each
 
 SHAPES = [(5, 5), (3, 17), (40, 6), (4, 9, 7), (1, 8), (8, 1), (2, 3, 6, 4)]
+EXTREMES = [(torch.float64, 1e160, 1e-9), (torch.float64, 1e-170, 1e-9), (torch.float32, 1e30, 1e-6)]
 
 
-def svd(G):
+@each(
+    ("shape", "dtype", "scale", "tolerance"),
+    [
+        *((shape, torch.float64, 1e-3, 1e-9) for shape in SHAPES),
+        *((shape, *extreme) for shape in ((6, 7), (1, 7)) for extreme in EXTREMES),  # squares overflow or vanish
+        *(((30, 20), dtype, 1.0, 2 * torch.finfo(dtype).eps) for dtype in (torch.float32, torch.bfloat16)),
+    ],
+)
+def test_they_agree_with_the_svd_to_the_inputs_own_precision(shape, dtype, scale, tolerance):
+    G = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype) * scale
     values = torch.linalg.svdvals(G.double())
-    return values.sum(-1), values.amax(-1)
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_they_agree_with_the_svd(shape):
-    G = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 1e-3
-    nuclear, spectral = svd(G)
-    torch.testing.assert_close(nuclear_norm(G), nuclear, rtol=1e-9, atol=0)
-    torch.testing.assert_close(spectral_norm(G), spectral, rtol=1e-9, atol=0)
+    for found, exact in ((nuclear_norm(G), values.sum(-1)), (spectral_norm(G), values.amax(-1))):
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.double(), exact, rtol=tolerance, atol=0)
 
 
 def test_six_digits_where_squaring_hurts_most():
@@ -29,26 +33,6 @@ def test_six_digits_where_squaring_hurts_most():
     G = (U * S) @ V.T
     torch.testing.assert_close(nuclear_norm(G), S.sum(), rtol=1e-6, atol=0)
     torch.testing.assert_close(spectral_norm(G), S.amax(), rtol=1e-6, atol=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_result_is_right_to_the_inputs_own_precision(dtype):
-    G = torch.randn(30, 20, generator=torch.Generator().manual_seed(2)).to(dtype)
-    nuclear, spectral = svd(G)
-    tolerance = 2 * torch.finfo(dtype).eps
-    assert nuclear_norm(G).dtype == spectral_norm(G).dtype == dtype
-    torch.testing.assert_close(nuclear_norm(G).double(), nuclear, rtol=tolerance, atol=0)
-    torch.testing.assert_close(spectral_norm(G).double(), spectral, rtol=tolerance, atol=0)
-
-
-@pytest.mark.parametrize("shape", [(6, 7), (1, 7)], ids=str)
-@pytest.mark.parametrize(("dtype", "scale"), [(torch.float64, 1e160), (torch.float64, 1e-170), (torch.float32, 1e30)])
-def test_squares_neither_overflow_nor_vanish(shape, dtype, scale):
-    G = torch.randn(shape, generator=torch.Generator().manual_seed(5)).to(dtype) * scale
-    nuclear, spectral = svd(G)
-    tolerance = 1e-9 if dtype == torch.float64 else 1e-6
-    torch.testing.assert_close(nuclear_norm(G).double(), nuclear, rtol=tolerance, atol=0)
-    torch.testing.assert_close(spectral_norm(G).double(), spectral, rtol=tolerance, atol=0)
 
 
 def test_tall_matrices_are_taken_in_pieces(monkeypatch):

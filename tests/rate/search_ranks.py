@@ -1,37 +1,32 @@
-"""One rank of test_ranks.py: searches under DDP and with arguments that differ; what it saw, in a file of its own."""
+"""The search on ranks: checks that `tests/optim/ranks/test_ranks.py` makes with its own."""
 
-import hashlib
+import itertools
 import math
-import os
-import sys
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from autowarm import AdaptiveWarmup, Muon, find_rate
-from tests.programs import leave
+from tests.optim.ranks.checks import Cases, error_of, on_ranks
+from tests.rate.test_find import snapshot
 
 
-def digest(*things):
-    found = hashlib.sha256()
-    for model, optimizer in things:
-        for tensor in (*model.parameters(), *model.buffers()):
-            found.update(tensor.detach().numpy().tobytes())
-        for state in optimizer.state.values():
-            found.update(
-                repr(sorted((k, v.sum().item() if hasattr(v, "sum") else v) for k, v in state.items())).encode()
-            )
-    found.update(torch.get_rng_state().numpy().tobytes())
-    return found.hexdigest()
+def of_all(x: Any) -> list[Any]:
+    """What each rank has."""
+    every = [None] * dist.get_world_size()
+    dist.all_gather_object(every, x)
+    return every
 
 
-def main(folder):
-    rank = int(os.environ["RANK"])
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    torch.set_num_threads(1)
+@on_ranks(4)
+def ranks_find_the_same_rate_by_the_mean_of_their_losses(mesh: DeviceMesh) -> Cases:
+    rank = mesh.get_local_rank()
     torch.manual_seed(0)
     bare = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 1))
     model = DistributedDataParallel(bare)
@@ -39,58 +34,40 @@ def main(folder):
     scheduler = AdaptiveWarmup(optimizer, 50)
     torch.manual_seed(rank)  # each rank has data and dropout of its own
 
-    own = []
+    def closure_with(factor: Callable[[], float], losses: list[float]) -> Callable[[], Tensor]:
+        def closure() -> Tensor:
+            assert all(p.isfinite().all() for p in bare.parameters())
+            x = torch.randn(256, 8)
+            loss = (model(x) - x[:, :1] - 1).square().mean() + rank  # one rank alone would see another level
+            loss = loss * factor()
+            loss.backward()
+            losses.append(loss.item())
+            return loss
 
-    def closure():
-        x = torch.randn(256, 8)
-        loss = (model(x) - x[:, :1] - 1).square().mean() + rank  # one rank alone would see another level
-        loss.backward()
-        own.append(loss.item())
-        return loss
+        return closure
 
-    def train(steps):
-        """With the scheduler and the optimizer there are now."""
+    def train(steps: int) -> None:
         for _ in range(steps):
-            loss = closure()
+            loss = closure_with(lambda: 1.0, [])()
             optimizer.step()
             scheduler.step(loss)
             optimizer.zero_grad()
 
     train(3)
-    was = digest((bare, optimizer))
-    own.clear()
-    found = find_rate(model, optimizer, closure, steps=60)
-    seen = {"same": digest((bare, optimizer)) == was, "losses": found.losses.tolist(), "reason": found.reason,
-            "own": list(own), "suggestion": found.suggestion, "interval": found.interval}  # fmt: skip
+    was, own = snapshot(bare, optimizer), []
+    found = find_rate(model, optimizer, closure_with(lambda: 1.0, own), steps=60)
+    yield "nothing is left behind", snapshot(bare, optimizer) == was
+    means = [sum(losses) / len(losses) for losses in zip(*of_all(own), strict=True)]
+    yield "mean", found.reason is None and found.losses.tolist() == pytest.approx(means, rel=1e-9)
     train(3)
-    seen["rate"] = optimizer.param_groups[0]["lr"]
-
-    calls = 0
-
-    def spoilt():
-        nonlocal calls
-        calls += 1
-        loss = closure()
-        return math.nan if calls > 30 else loss  # on both, for both end the search here
-
-    seen["spoilt"] = len(find_rate(model, optimizer, spoilt, steps=60).losses)
-    elementwise, calls = torch.optim.AdamW(bare.parameters(), lr=1.0), 0
-
-    def bad_once():
-        nonlocal calls
-        calls += 1
-        assert all(p.isfinite().all() for p in bare.parameters())
-        loss = (model(torch.randn(256, 8)).square().mean() + 1) * (math.nan if (calls, rank) == (10, 1) else 1)
-        loss.backward()
-        return loss
-
-    seen["bad once"] = len(find_rate(model, elementwise, bad_once, steps=20, highest=1e-3).losses), calls
-    try:
-        find_rate(model, optimizer, closure, steps=60 + rank)
-    except RuntimeError as error:
-        seen["error"] = str(error)
-    leave(folder, seen)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    seen = of_all((found.losses.tolist(), found.suggestion, found.interval, optimizer.param_groups[0]["lr"]))
+    yield "all the same", all(one == seen[0] for one in seen)
+    elementwise = torch.optim.AdamW(bare.parameters(), lr=1.0)
+    # Two in a row are a break; one alone is dropped by all, and the next batch comes instead.
+    for bad, made in (((10, 11), (10, 11)), ((10,), (20, 21))):
+        calls, losses = itertools.count(1), []
+        spoilt = closure_with(lambda: math.nan if next(calls) in bad and rank == 1 else 1.0, losses)  # noqa: B023
+        steps = find_rate(model, elementwise, spoilt, steps=20, highest=1e-3)
+        yield ("spoilt on one rank", bad), (len(steps.losses), len(losses)) == made
+    said = error_of(lambda: find_rate(model, optimizer, closure_with(lambda: 1.0, []), steps=60 + rank))
+    yield ("settings differ", said), "ranks disagree: find_rate has different settings on them" in said

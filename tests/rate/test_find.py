@@ -21,18 +21,11 @@ from autowarm.rate import RateSearch
 from tests.closures import backward_of
 
 
-class Net(nn.Module):
+def a_model() -> nn.Module:
     """Dropout draws from the generator, batch normalisation writes into buffers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.Sequential(
-            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 16), nn.Linear(16, 1)
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layers(x)
+    torch.manual_seed(0)
+    layers = [nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 16), nn.Linear(16, 1)]
+    return nn.Sequential(*layers)
 
 
 def closure_of(model: nn.Module) -> Callable[[], torch.Tensor]:
@@ -87,7 +80,8 @@ def snapshot(model: nn.Module, optimizer: Optimizer) -> Any:
     return copy.deepcopy((
         [t.detach().numpy().tobytes() for t in tensors], repr(optimizer.state_dict()), states,
         [id(group["lr"]) if isinstance(group["lr"], torch.Tensor) else group["lr"] for group in optimizer.param_groups],
-        [p.grad is None for p in model.parameters()], model.training, getattr(optimizer, "skipped_updates", 0),
+        [p.grad is not None and (id(p.grad), p.grad.numpy().tobytes()) for p in model.parameters()],
+        model.training, getattr(optimizer, "skipped_updates", 0),
         list(vars(optimizer)), torch.get_rng_state().numpy().tobytes(), random.getstate(),
         repr(np.random.get_state()),  # noqa: NPY002
     ))  # fmt: skip
@@ -103,14 +97,15 @@ def test_a_run_with_a_search_in_it_is_the_same_to_the_bit(maker: str, scheduler:
         torch.manual_seed(1)
         random.seed(1)
         np.random.seed(1)  # noqa: NPY002
-        model = Net()
+        model = a_model()
         optimizer = MAKERS[maker](model)
         sched = SCHEDULERS[scheduler](optimizer)
         losses = train(model, optimizer, sched, before)
+        closure_of(model)()  # gradients that are kept, the very tensors
         if searching:
             was = snapshot(model, optimizer)
             scheduled = repr(sched.state_dict()) if sched else ""
-            find_rate(model, optimizer, closure_of(model), steps=40)
+            find_rate(model, optimizer, closure_of(model), steps=40, offload=before > 0)
             assert snapshot(model, optimizer) == was
             assert (repr(sched.state_dict()) if sched else "") == scheduled
         losses += train(model, optimizer, sched, 10)
@@ -140,7 +135,7 @@ WRONG: dict[str, tuple[Callable[[nn.Module, Optimizer], Any], type[BaseException
     ("maker", "wrong"), [*(("muon", wrong) for wrong in WRONG), *((maker, "a step") for maker in [*MAKERS][1:])]
 )
 def test_a_closure_that_goes_wrong_is_told_so_and_leaves_nothing_behind(maker: str, wrong: str, scheduler: str) -> None:
-    model = Net()
+    model = a_model()
     optimizer = MAKERS[maker](model)
     train(model, optimizer, SCHEDULERS[scheduler](optimizer), 3)
     was, closure, calls = snapshot(model, optimizer), closure_of(model), itertools.count(1)
@@ -159,29 +154,13 @@ def test_a_closure_that_goes_wrong_is_told_so_and_leaves_nothing_behind(maker: s
 
 
 def test_batches_that_end_too_soon_for_fewer_steps_are_to_start_over() -> None:
-    model, batches, closure = (model := Net()), iter(range(10)), closure_of(model)
+    model, batches, closure = (model := a_model()), iter(range(10)), closure_of(model)
     with pytest.raises(ValueError, match="the batches ended after 10 of 100 steps: let the closure start over$"):
         find_rate(model, Lion(model.parameters(), lr=1.0), lambda: (next(batches), closure())[1])
 
 
-@pytest.mark.parametrize("offload", [False, True])
-def test_gradients_of_before_are_kept(offload: bool) -> None:
-    model = Net()
-    optimizer = MAKERS["muon"](model)
-    train(model, optimizer, None, 2)
-    closure_of(model)()
-    was = snapshot(model, optimizer)
-    grads = [(id(p.grad), p.grad.clone()) for p in model.parameters() if p.grad is not None]
-    find_rate(model, optimizer, closure_of(model), steps=30, offload=offload)
-    assert snapshot(model, optimizer) == was
-    assert len(grads) == 8
-    for (name, content), p in zip(grads, model.parameters(), strict=True):
-        assert id(p.grad) == name
-        assert torch.equal(p.grad, content)
-
-
 def test_a_scaler_and_what_else_the_closure_changes_are_put_back() -> None:
-    model = Net()
+    model = a_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3)
     average = torch.optim.swa_utils.AveragedModel(model)
@@ -218,7 +197,7 @@ def test_a_state_in_a_deque_or_a_tuple_is_put_back() -> None:
                 p.grad = torch.stack([*past]).mean(0)
             return super().step(closure)
 
-    model = Net()
+    model = a_model()
     optimizer = Averaging(model.parameters(), lr=0.01)
     train(model, optimizer, None, 2)
     was = copy.deepcopy([(state["past"], state["pair"]) for state in optimizer.state.values()])
@@ -259,28 +238,6 @@ def test_normalised_steps_follow_the_distance_and_not_the_curvature(size: float)
         suggestions.append(found.suggestion)
         assert 0.03 * size < found.suggestion < 10 * size
     assert suggestions[0] == pytest.approx(suggestions[1], rel=0.01)
-
-
-def test_pure_noise_and_losses_that_are_not_finite() -> None:
-    model, _ = quadratic(1.0)
-    optimizer = Lion(model.parameters(), lr=1.0)
-
-    def noise() -> torch.Tensor:
-        (0 * model.weight.sum()).backward()
-        return torch.randn(())
-
-    assert "never fell clear of its noise" in str(find_rate(model, optimizer, noise).reason)
-
-    square = backward_of(lambda: model.weight.square().mean())
-
-    def breaks() -> torch.Tensor:
-        return loss if (loss := square()) < 3 else loss * math.nan
-
-    found = find_rate(model, optimizer, breaks)
-    assert math.isnan(found.losses[-1])
-    assert np.isfinite(found.losses[:-1]).all()
-    assert len(found.losses) < 100
-    assert found.reason is None
 
 
 def test_gradients_that_are_not_finite_are_no_error_and_not_counted() -> None:
@@ -355,10 +312,11 @@ def test_one_bad_batch_changes_nothing_and_a_second_in_a_row_is_a_break(scaling:
         found = search(*bad)
         np.testing.assert_array_equal(found.losses, clean.losses)
         assert found.suggestion == clean.suggestion
-    broken = search(40, 41)
-    np.testing.assert_array_equal(broken.losses[:-1], clean.losses[:40])
+    broken = search(60, 61)
+    np.testing.assert_array_equal(broken.losses[:-1], clean.losses[:60])
     assert math.isnan(broken.losses[-1])
     assert broken.broken
+    assert broken.reason is None  # what came before is enough
 
 
 class Growing(nn.Linear):
@@ -389,7 +347,7 @@ def test_buffers_that_grow_or_are_expanded_stay_as_the_module_counts_on_them() -
 def test_numbers_of_other_libraries_are_plain_ones() -> None:
     def found(**given: Any) -> Any:
         torch.manual_seed(0)
-        net = Net()
+        net = a_model()
         return find_rate(net, torch.optim.SGD(net.parameters(), lr=0.1), closure_of(net), **given)
 
     plain = found(total_steps=100, lowest=0.5, highest=64.0, steps=20)

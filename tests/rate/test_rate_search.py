@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from autowarm.rate import RateSearch
 from autowarm.rate.search import has_broken, noise_of
+from tests.cases import each
 
 RATES = np.geomspace(1e-6, 100, 100)
 FEW = settings(max_examples=30)  # each draws whole curves
@@ -78,32 +79,28 @@ def test_a_guess_is_the_suggestion_or_goes_by_the_break_alone(exponent: float, s
     assert found.suggestion / 20 < noisy.guess < 20 * found.suggestion
 
 
-def test_pure_noise_gets_no_rate() -> None:
-    for seed in range(50):
-        losses = 2 + 0.1 * np.random.default_rng(seed).standard_normal(100)
-        found = search(losses)
-        assert "never fell clear of its noise" in str(found.reason)
-        assert "no suggestion" in repr(found)
-        with pytest.raises(RuntimeError, match="no rate can be suggested: the loss never fell clear of its noise"):
-            _ = found.interval
+def noise(seed: int) -> np.ndarray:
+    return 2 + 0.1 * np.random.default_rng(seed).standard_normal(100)
 
 
-@pytest.mark.parametrize(
+@each(
     ("losses", "reason"),
     [
         (valley(1e-7), "the loss breaks at 9.3e-06, soon after the lowest rate: lower `lowest`"),
         (valley(1e-6), "falls from the lowest rate on, 1e-06: lower `lowest`"),
         (2 - 1 / (1 + 1 / RATES), "has not broken at the highest rate, 1e+02: raise `highest`"),
         (np.array([2.0, 2.1, 1.9, math.nan]), "not finite after 3 updates: lower `lowest`"),
-        (np.full(100, 2.0), "never fell"),
+        *((losses, "never fell clear of its noise") for losses in (np.full(100, 2.0), *map(noise, range(50)))),
         (np.array([math.nan]), "the first loss is not finite: check the model and the data"),
     ],
 )
 def test_it_says_why_it_cannot_tell(losses: np.ndarray, reason: str) -> None:
     found = search(losses, RATES[: len(losses)]) if len(losses) > 1 else RateSearch(RATES[:1], losses, broken=True)
     assert reason in str(found.reason)
-    with pytest.raises(RuntimeError, match="no rate can be suggested"):
-        _ = found.suggestion
+    assert "no suggestion" in repr(found)
+    for name in ("suggestion", "interval"):
+        with pytest.raises(RuntimeError, match="no rate can be suggested: "):
+            getattr(found, name)
 
 
 def test_an_outlier_does_not_end_the_search_and_nan_does() -> None:

@@ -2,7 +2,6 @@ import copy
 import random
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,25 @@ from torch import nn
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, find_rate
 from autowarm.smoothness import Probe
 from tests.closures import backward_of
-from tests.programs import results
-from tests.smoothness.probe_ranks import KINDS, batches, closure_for, train_on_rank
 
 OPTIMIZERS = {"muon": (Muon, 3e-3), "lion": (Lion, 1e-3), "normsgd": (NormSGD, 3e-2)}
+
+
+def batches(count=8, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return [(torch.randn(12, 6, generator=generator), torch.randn(12, 3, generator=generator)) for _ in range(count)]
+
+
+def closure_for(model, x, y, parts=1):
+    def closure():
+        total = 0.0
+        for xs, ys in zip(x.chunk(parts), y.chunk(parts), strict=True):
+            loss = nn.functional.mse_loss(model(xs), ys) / parts
+            loss.backward()
+            total = total + loss.detach()
+        return total
+
+    return closure
 
 
 class Noise(nn.Module):
@@ -49,6 +63,10 @@ def run(name, *, probed, parts):
         with probe(closure) if probe else nullcontext(closure()):
             nn.utils.clip_grad_norm_(model.parameters(), 0.05)
             opt.step()
+            left = [(p, p.grad, p.grad.clone()) for p in model.parameters()]
+            modes = [m.training for m in model.modules()]
+        assert all(p.grad is tensor and torch.equal(tensor, content) for p, tensor, content in left)
+        assert [m.training for m in model.modules()] == modes
         opt.zero_grad()
     return model, probe
 
@@ -62,12 +80,6 @@ def measured(model, opt, closure, **options):
     return point
 
 
-def holding(x):
-    model = nn.Module()
-    model.x = x
-    return model
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("parts", [1, 3])
 def test_training_is_bit_equal_with_and_without_the_probe(name, parts):
@@ -78,22 +90,6 @@ def test_training_is_bit_equal_with_and_without_the_probe(name, parts):
     for (key, a), b in zip(with_it.state_dict().items(), without.state_dict().values(), strict=True):
         assert torch.equal(a, b), key
     assert len(probe.points) == 8
-
-
-def test_the_gradients_left_behind_are_the_very_tensors():
-    model = network()
-    opt = Lion(model.parameters(), lr=1e-3)
-    probe = Probe(model, opt)
-    x, y = batches(1)[0]
-    with probe(closure_for(model, x, y)):
-        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-        opt.step()
-        left = [(p.grad, p.grad.clone()) for p in model.parameters()]
-        mode = [m.training for m in model.modules()]
-    for p, (tensor, content) in zip(model.parameters(), left, strict=True):
-        assert p.grad is tensor
-        assert torch.equal(tensor, content)
-    assert [m.training for m in model.modules()] == mode
 
 
 def test_both_passes_see_the_same_dropout_masks():
@@ -171,7 +167,7 @@ def test_curvature_along_the_step_of_a_quadratic():
     A = A @ A.T
     x = nn.Parameter(torch.randn(5, dtype=torch.float64))
     start = x.detach().clone()
-    point = measured(holding(x), Lion([x], lr=0.01), backward_of(lambda: 0.5 * x @ A @ x))
+    point = measured(nn.ParameterList([x]), Lion([x], lr=0.01), backward_of(lambda: 0.5 * x @ A @ x))
     δ = x.detach() - start
     assert point.step_norm == pytest.approx(0.01)
     assert point.curvature_by_slopes == pytest.approx((δ @ A @ δ / 0.01**2).item(), rel=1e-8)
@@ -184,42 +180,31 @@ def test_curvature_along_the_step_of_a_quadratic():
 def test_no_best_rate_uphill():
     x = nn.Parameter(torch.ones(2))
     opt = torch.optim.SGD([x], lr=0.1, maximize=True)
-    point = measured(holding(x), opt, backward_of(lambda: x.square().sum()), geometry="frobenius")
+    point = measured(nn.ParameterList([x]), opt, backward_of(lambda: x.square().sum()), geometry="frobenius")
     assert point.slope > 0
     assert point.best_rate is None
 
 
-def test_every_nth_step_and_rates_of_a_schedule():
+@pytest.mark.parametrize("by_scheduler", [False, True])
+def test_probed_steps_have_their_number_and_the_rate_of_a_schedule(by_scheduler):
     model = network()
     opt = Lion(model.parameters(), lr=1e-2)
     sched = AdaptiveWarmup(opt, total_steps=8)
-    probe = Probe(model, opt, every=3)
-    rates = []
-    for x, y in batches():
-        rates.append(opt.param_groups[0]["lr"])
-        with probe(closure_for(model, x, y)) as loss:
-            opt.step()
-        sched.step(loss)
-        opt.zero_grad()
-    assert [p.step for p in probe.points] == [0, 3, 6]
-    assert [p.rate for p in probe.points] == [rates[0], rates[3], rates[6]]
-
-
-def test_a_scheduler_numbers_its_probed_steps_by_its_updates():
-    model = network()
-    opt = Lion(model.parameters(), lr=1e-2)
-    sched = AdaptiveWarmup(opt, total_steps=8)
+    probe, rates = Probe(model, opt, every=3), []
     for t, (x, y) in enumerate(batches()):
+        rates.append(opt.param_groups[0]["lr"])
         closure = closure_for(model, x, y)
-        if t in (2, 5):
-            with sched.probe(closure, model) as loss:
-                opt.step()
+        if not by_scheduler:
+            probed = probe(closure)
         else:
-            loss = closure()
+            probed = sched.probe(closure, model) if t in (2, 5) else nullcontext(closure())
+        with probed as loss:
             opt.step()
         sched.step(loss)
         opt.zero_grad()
-    assert [p.step for p in sched.points] == [2, 5]
+    steps = [2, 5] if by_scheduler else [0, 3, 6]
+    points = sched.points if by_scheduler else probe.points
+    assert [(p.step, p.rate) for p in points] == [(step, rates[step]) for step in steps]
 
 
 def test_an_error_in_the_block_passes_through_and_nothing_is_measured():
@@ -254,17 +239,6 @@ def test_bad_input():
     probe = Probe(model, torch.optim.SGD(model.parameters(), lr=0.1), geometry="groups")
     with pytest.raises(ValueError, match="lacks"), probe(closure_for(model, *batches(1)[0])):
         pass
-
-
-def test_two_ranks_measure_the_same_as_one_process(tmp_path, rank_launcher):
-    rank_launcher.run_ranks(2, [Path(__file__).parent / "probe_ranks.py", tmp_path])
-    found = results(tmp_path)
-    alone = train_on_rank(0, "single", True)[1]
-    for kind in KINDS:
-        (same0, points0), (same1, points1) = found[0][kind], found[1][kind]
-        assert (same0, same1) == (True, True), f"{kind}: the probe changed the weights"
-        assert points0 == points1, kind
-        np.testing.assert_allclose(points0, alone, rtol=2e-4, err_msg=kind)
 
 
 def test_gradients_of_an_earlier_step_are_found_out():

@@ -4,10 +4,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, distribute_tensor
-from torch.profiler import ProfilerActivity, profile
 
 from autowarm.smoothness import sharpness
 from autowarm.smoothness.sharpness import lanczos
+from tests.optim.makers import peak_bytes
 
 
 def symmetric(values, seed=0):
@@ -16,26 +16,32 @@ def symmetric(values, seed=0):
     return (Q * torch.tensor(values, dtype=torch.float64)) @ Q.T
 
 
+def uniform(size, *first):
+    """Values in [0, 1), after these."""
+    values = torch.rand(size, dtype=torch.float64, generator=torch.manual_seed(0))
+    values[: len(first)] = torch.tensor(first)
+    return values
+
+
+SPECTRA = [[3.0, 1.0, 0.0, -50.0], [2.0] * 5, [-1.0, -2.0, -3.0], [0.0, 0.0], [1e6, 1.0, 1e-6], list(range(60))]
+SPREAD = torch.cat([torch.tensor([100.0, 90.0, 60.0]), torch.linspace(-20, 20, 997)]).double()
+
+
 @pytest.mark.parametrize(
-    "values", [[3.0, 1.0, 0.0, -50.0], [2.0] * 5, [-1.0, -2.0, -3.0], [0.0, 0.0], [1e6, 1.0, 1e-6], list(range(60))]
+    ("A", "largest", "options", "error", "most"),  # a matrix or its diagonal, and most of the residual
+    [
+        *((symmetric(v), max(v), {"tolerance": 1e-9}, *[1e-7 * max(1.0, *map(abs, v))] * 2) for v in SPECTRA),
+        # The tolerance is a share of the largest: a far larger negative one converges first, and must not end it.
+        *((uniform(400, low, 1.5), 1.5, {"iterations": 300, "tolerance": 1e-3}, 1.5e-3, 1.5e-3) for low in (-10, -1e4)),
+        # A restarted basis.
+        *((SPREAD, 100.0, {"iterations": 60, "tolerance": 1e-8, "vectors": n}, 1e-7, 1e-6) for n in (4, 8, 12)),
+    ],
 )
-def test_lanczos_finds_the_largest_eigenvalue_not_the_largest_in_size(values):
-    A = symmetric(values)
-    found, residual = lanczos(lambda v: A @ v, torch.randn(len(values), dtype=torch.float64), tolerance=1e-9)
-    scale = max(1.0, *map(abs, values))
-    assert found == pytest.approx(max(values), abs=1e-7 * scale)
-    assert residual <= 1e-7 * scale
-
-
-@pytest.mark.parametrize("lowest", [-10.0, -1e4])
-def test_the_tolerance_is_a_share_of_the_largest_eigenvalue(lowest):
-    """A far larger negative eigenvalue converges first, and must not end the iteration."""
-    values = torch.rand(400, dtype=torch.float64, generator=torch.manual_seed(0))
-    values[:2] = torch.tensor([lowest, 1.5])
-    start = torch.randn(400, dtype=torch.float64, generator=torch.manual_seed(1))
-    found, residual = lanczos(lambda v: values * v, start, iterations=300, tolerance=1e-3)
-    assert found == pytest.approx(1.5, rel=1e-3)
-    assert residual <= 1e-3 * found
+def test_lanczos_finds_the_largest_eigenvalue_not_the_largest_in_size(A, largest, options, error, most):
+    start = torch.randn(len(A), dtype=torch.float64, generator=torch.manual_seed(1))
+    found, residual = lanczos(lambda v: A @ v if A.ndim == 2 else A * v, start, **options)
+    assert found == pytest.approx(largest, abs=error)
+    assert residual <= most
 
 
 def test_the_residual_bounds_the_error_of_an_early_stop():
@@ -60,25 +66,12 @@ def test_reorthogonalisation_keeps_copies_out():
     assert found == pytest.approx(100.0, rel=1e-5)
 
 
-@pytest.mark.parametrize("vectors", [4, 8, 12])
-def test_a_restarted_basis_finds_the_same(vectors):
-    values = torch.cat([torch.tensor([100.0, 90.0, 60.0]), torch.linspace(-20, 20, 997)]).double()
-    start = torch.randn(1000, dtype=torch.float64, generator=torch.manual_seed(0))
-    found, residual = lanczos(lambda v: values * v, start, iterations=60, tolerance=1e-8, vectors=vectors)
-    assert found == pytest.approx(100.0, rel=1e-9)
-    assert residual <= 1e-6
-
-
 def test_no_more_vectors_are_held_than_are_asked_for():
     size, products = 10_000, 40
     values = torch.linspace(0, 1, size)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        lanczos(lambda v: values * v, torch.ones(size), iterations=products, tolerance=0.0, vectors=8)
-    now = peak = 0
-    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
+    peak = peak_bytes(
+        lambda: lanczos(lambda v: values * v, torch.ones(size), iterations=products, tolerance=0.0, vectors=8)
+    )
     assert 8 * 4 * size < peak < 16 * 4 * size  # the basis, a product, and what restarting takes
 
 

@@ -73,6 +73,3 @@ def test_lemma_loses_no_more_than_its_proof(rho, L0, L_rho):
     far = (1e12 * L0 / L_rho) ** (1 / rho)
     curvature = L0 + L_rho * far**rho
     assert K(far**2 / (2 * curvature)) / curvature == pytest.approx(2 ** (rho / (2 - rho)), rel=1e-3)
-
-
-K = Smoothness(1.0, 1.0, 0.0, 1.0)

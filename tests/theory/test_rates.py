@@ -82,13 +82,9 @@ def test_bounds_at_every_horizon(curvatures, D):
         assert [bound[T - 1] for bound in bounds] == pytest.approx(expected)
 
 
-def test_bounds_of_constant_curvature():
-    T = np.arange(1, 6)
-    np.testing.assert_allclose(theorem_3_uniform_bound(K, 3.0, 2.0, 5), 9 * K(2.0) / np.sqrt(T))
-
-
-def test_theorem_3_bound_averages_squares_over_paths():
-    two = theorem_3_bound(np.array([[3.0, 1.0], [5.0, 7.0]]), D=2.0)
+def test_theorem_3_bounds_of_constant_curvature_and_of_several_paths():
+    np.testing.assert_allclose(theorem_3_uniform_bound(K, 3.0, 2.0, 5), 9 * K(2.0) / np.sqrt(np.arange(1, 6)))
+    two = theorem_3_bound(np.array([[3.0, 1.0], [5.0, 7.0]]), D=2.0)  # of which the squares are averaged
     np.testing.assert_allclose(two, [4 * math.sqrt(17), 2 * math.sqrt(17 + 25)])
 
 

@@ -17,15 +17,13 @@ KINDS = [(turned, dims) for turned in (False, True) for dims in (1, 2, 3)]
 CONVOLUTIONS = {kind: getattr(nn, f"Conv{'Transpose' * kind[0]}{kind[1]}d") for kind in KINDS}
 # Inputs, outputs and groups: dense, in groups, with one row in each group, with one column, and with several rows.
 SIZES = [(4, 6, 1), (6, 4, 1), (4, 6, 2), (6, 4, 2), (12, 6, 3), (6, 6, 6), (6, 12, 6), (12, 6, 6), (1, 5, 1)]
-SIDES = [1, 2, 3]
 LAYERS = [
     (transposed, dims, side, size)
     for transposed, dims in CONVOLUTIONS
-    for side in SIDES
+    for side in (1, 2, 3)
     for size in SIZES
     if (dims < 3 or side < 3) and not (transposed and size[0] == 1)  # which is a single column
 ]
-METHODS = ["svd", "polar-express", "newton-schulz"]
 
 
 def a_layer(transposed: bool, dims: int, side: int, size: tuple[int, int, int]) -> Any:
@@ -75,7 +73,7 @@ def test_norms_and_steps_are_those_of_the_operator(
     assert (rows * groups, columns * groups) == tuple(operator(layer, g).shape)
 
 
-@each("method", METHODS)
+@each("method", ["svd", "polar-express", "newton-schulz"])
 @each("transposed", [False, True])
 @each("radius", ["original", "match_rms_adamw", "spectral_unclamped"])
 def test_an_optimizers_step_is_the_oracles(method: str, transposed: bool, radius: str) -> None:
@@ -89,26 +87,6 @@ def test_an_optimizers_step_is_the_oracles(method: str, transposed: bool, radius
     LMO(params, lr=0.1, geometry=geometry, momentum=0.0).step()
     for p, was in zip(params, before, strict=True):
         torch.testing.assert_close(p.detach() - was, 0.1 * geometry.lmo(p.grad))
-
-
-@pytest.mark.parametrize("make", [Muon.from_model, lambda m: LMO.from_model(m, geometry="spectral")])
-@each(("transposed", "dims", "side", "size"), [one for one in LAYERS if one[3][2] > 1])
-def test_a_groups_step_does_not_depend_on_the_others(
-    make: Any, transposed: bool, dims: int, side: int, size: tuple[int, int, int]
-) -> None:
-    moved = []
-    for others in (1.0, 1000.0):
-        layer = a_layer(transposed, dims, side, size)
-        before = layer.weight.detach().clone()
-        grad = torch.randn(before.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        first = slice(0, before.shape[0] // size[2])
-        scale = torch.full_like(grad, others)
-        scale[first] = 1.0
-        layer.weight.grad = grad * scale
-        make(nn.ModuleDict({"conv": layer, "more": nn.Linear(3, 3)})).step()
-        moved.append((layer.weight.detach() - before)[first])
-    torch.testing.assert_close(*moved)
-    assert moved[0].any()
 
 
 @pytest.mark.parametrize("norm", [None, nn.utils.parametrizations.weight_norm])

@@ -98,16 +98,13 @@ def test_each_model_keeps_its_own_head(models: str, holder: str) -> None:
     assert heads(HOLDERS[holder](**held)) == wanted
 
 
-def test_a_head_of_the_whole_and_models_inside() -> None:
-    class Distilled(Bytes):
-        def __init__(self, **inside: nn.Module) -> None:
-            super().__init__()
-            for name, one in inside.items():
-                self.add_module(name, one)
+class Distilled(Bytes):
+    """A language model that holds others."""
 
-    teacher, average = Bytes(32), Classifier()
-    found = names(partition(Distilled(teacher=teacher, ema=average)).heads)
-    assert found == {"lm_head.weight", "teacher.lm_head.weight", "ema.head.weight"}
+    def __init__(self, **inside: nn.Module) -> None:
+        super().__init__()
+        for name, one in inside.items():
+            self.add_module(name, one)
 
 
 def conditioned() -> nn.Module:
@@ -125,6 +122,10 @@ def in_list(*held: nn.Module) -> nn.Module:
 
 # Parts that follow each other or feed the same part, none of which is called an output, and what is one beside them.
 PARTS: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
+    "a head of the whole, and models inside": (
+        lambda: Distilled(teacher=Bytes(32), ema=Classifier()),
+        {"lm_head.weight", "teacher.lm_head.weight", "ema.head.weight"},
+    ),
     "autoencoder": (lambda: Held(encoder=mlp(20, 12, 4), decoder=mlp(4, 12, 20)), set()),
     "stages": (lambda: Held(down=in_list(mlp(20, 16, 12), mlp(12, 10, 4)), up=in_list(mlp(4, 10, 20))), set()),
     "projector": (lambda: Held(tower=Holder(), projector=mlp(6, 16, 16), model=Bytes()), {"model.lm_head.weight"}),

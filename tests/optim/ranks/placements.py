@@ -8,15 +8,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
 
 from autowarm import LMO, Lion, Muon, NormSGD, find_rate
 from autowarm.geometry import Spectral
 from autowarm.optim.step import sharing
 from autowarm.smoothness import Probe
 from tests.geometry.own import Lines
-from tests.optim.ranks.checks import TOLERANCE, Cases, apart, error_of, on_ranks, whole
+from tests.optim.ranks.checks import TOLERANCE, Cases, apart, error_of, held, on_ranks, whole
 
 Named = list[tuple[str, Any]]
 MAKERS: dict[str, Callable[[Named], LMO]] = {
@@ -139,13 +141,19 @@ PLANS: dict[str, tuple[Callable[[DeviceMesh], nn.Module], Any]] = {
     "data": (lambda mesh: distribute_module(net(), mesh), Shard(0)),
     "columns and rows": (lambda mesh: distribute_module(planned(mesh, {}, {}, {}), mesh), Replicate()),
     "alone": (lambda mesh: net(), None),
+    # Each rank has rows of its own, and ranks are found by the default.
+    "ddp": (lambda mesh: DistributedDataParallel(net()), "own"),
+    "ddp, views": (lambda mesh: DistributedDataParallel(net(), gradient_as_bucket_view=True), "own"),
+    "fsdp": (lambda mesh: fully_shard(net()), "own"),
 }
 
 
 def closure_of(model: nn.Module, seed: int, mesh: DeviceMesh, placed: Any) -> Callable[[], Tensor]:
     generator = torch.Generator().manual_seed(seed)
     x, y = (torch.randn(4, 8, 8, generator=generator, dtype=torch.float64) for _ in range(2))
-    if placed is not None:
+    if placed == "own":
+        x, y = (t.chunk(mesh.size())[mesh.get_local_rank()] for t in (x, y))
+    elif placed is not None:
         x, y = (distribute_tensor(t, mesh, [placed]) for t in (x, y))
 
     def closure() -> Tensor:
@@ -179,17 +187,21 @@ def a_parallelised_model_trains_as_one_process(mesh: DeviceMesh) -> Cases:
             yield (plan, name), partial is (plan != "columns and rows")  # whose inputs are the same on all ranks
 
 
-def probed(plan: str, mesh: DeviceMesh) -> list[Any]:
+def trained_and_probed(plan: str, mesh: DeviceMesh) -> tuple[nn.Module, list[Any]]:
     make, placed = PLANS[plan]
     model = make(mesh)
     optimizer = MAKERS["lion"]([*model.named_parameters()])
-    probe = Probe(model, optimizer, geometry="spectral", process_group=mesh.get_group())
+    probe = Probe(model, optimizer, geometry="spectral", process_group=None if placed == "own" else mesh.get_group())
     for seed in range(2):
         with probe(closure_of(model, seed, mesh, placed)):
             optimizer.step()
         optimizer.zero_grad()
-    return [x for p in probe.points for x in (p.loss, p.loss_after, p.gradient_change, p.step_norm, p.slope,
-                                              p.slope_after)]  # fmt: skip
+    return model, [x for p in probe.points for x in (p.loss, p.loss_after, p.gradient_change, p.step_norm, p.slope,
+                                                     p.slope_after)]  # fmt: skip
+
+
+def probed(plan: str, mesh: DeviceMesh) -> list[Any]:
+    return trained_and_probed(plan, mesh)[1]
 
 
 def searched(plan: str, mesh: DeviceMesh) -> list[float]:
@@ -207,6 +219,16 @@ def what_is_measured_is_what_one_process_measures(mesh: DeviceMesh) -> Cases:
         for plan in plans:
             found = measure(plan, mesh)
             yield (measure.__name__, plan), len(alone) > 0 and found == pytest.approx(alone, rel=1e-6)
+
+
+@on_ranks(4)
+def a_probe_measures_what_one_process_does_and_changes_no_bit(mesh: DeviceMesh) -> Cases:
+    alone = probed("alone", mesh)
+    for plan in ("ddp", "ddp, views", "fsdp"):
+        model, found = trained_and_probed(plan, mesh)
+        pairs = zip(model.parameters(), trained(plan, "lion", mesh).parameters(), strict=True)
+        yield (plan, found, alone), found == pytest.approx(alone, rel=1e-6)
+        yield (plan, "weights"), all(torch.equal(held(p), held(q)) for p, q in pairs)
 
 
 @on_ranks(4)

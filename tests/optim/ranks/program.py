@@ -1,6 +1,5 @@
 """What four processes (gloo) run: every check, in turn, on the first two of them and on all."""
 
-import json
 import os
 import sys
 import warnings
@@ -12,8 +11,11 @@ from torch.distributed.device_mesh import DeviceMesh
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from tests.optim.ranks import placements, steps, agreement  # noqa: F401, I001  (the last ends with groups that time out)
+from tests.optim.ranks import placements, steps  # noqa: F401, I001
+from tests.rate import search_ranks  # noqa: F401
+from tests.optim.ranks import agreement  # noqa: F401  (the last, which ends with groups that time out)
 from tests.optim.ranks.checks import CHECKS, SIZES
+from tests.programs import leave
 
 if __name__ == "__main__":
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
@@ -25,6 +27,4 @@ if __name__ == "__main__":
     for (name, size), check in CHECKS.items():
         cases = [*check(meshes[size])] if rank < size else []
         found.append([name, size, len(cases), [repr(case) for case, right in cases if not right]])
-    (folder / f"{rank}.json").write_text(json.dumps(found))
-    dist.barrier()
-    os._exit(0)  # a group that has timed out is not to be waited for
+    leave(folder, found)  # a group that has timed out is not waited for

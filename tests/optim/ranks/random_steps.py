@@ -1,6 +1,5 @@
 """One of two ranks of test_ranks.py: steps drawn at random, against the plain code for them."""
 
-import json
 import math
 import os
 import random
@@ -24,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from tests.optim.makers import EVERY, Made
 from tests.optim.ranks.checks import whole
+from tests.programs import leave
 from tests.reference import adamw_step_, lmo_step_
 
 # The iterations run in float32; what half precision makes of them has tests of its own.
@@ -171,11 +171,7 @@ def main(folder: str, *numbers: str) -> None:
         "grid": DeviceMesh("cpu", [[0, 1]], mesh_dim_names=("copies", "shards")),
     }
     cases = [Case(number) for part in numbers for number in range(*map(int, part.split("-")))]
-    found = [{"case": repr(case), "name": case.name} | live(case, rank, meshes) for case in cases]
-    with open(f"{folder}/{rank}.json", "w") as file:
-        json.dump(found, file)
-    dist.barrier()
-    dist.destroy_process_group()
+    leave(folder, [{"case": repr(case), "name": case.name} | live(case, rank, meshes) for case in cases])
 
 
 if __name__ == "__main__":

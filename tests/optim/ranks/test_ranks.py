@@ -1,10 +1,9 @@
-"""Steps of 2 and of 4 real processes (gloo); the checks are functions of `steps`, `agreement` and `placements`."""
+"""Steps of 2 and of 4 real processes (gloo); the checks are functions of `steps`, `agreement`, `placements`
+and `tests/rate/search_ranks.py`."""
 
-import json
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,19 +16,17 @@ from tests.optim.ranks.checks import SIZES, TOLERANCE, apart
 from tests.optim.ranks.program import CHECKS
 from tests.optim.ranks.random_steps import MAKERS as DRAWN
 from tests.optim.ranks.steps import MAKERS, Net, alone, small, three_steps, train
-from tests.programs import Launcher, rank_environment
+from tests.programs import Launcher, results
 
 
 @pytest.fixture(scope="module")
 def made(rank_launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], dict]:
     """By check and number of ranks: how many cases they made, and which of them are wrong on a rank."""
     folder = tmp_path_factory.mktemp("ranks")
-    environments = [rank_environment(rank, max(SIZES), port=0) for rank in range(max(SIZES))]
-    ended = rank_launcher.run_together([Path(__file__).parent / "program.py", folder], environments)
-    assert {one.status for one in ended} == {0}, "".join(one.stderr for one in ended)
+    rank_launcher.run_ranks(max(SIZES), [Path(__file__).parent / "program.py", folder])
     found = {key: {"cases": 0, "wrong": []} for key in CHECKS}
-    for rank in range(max(SIZES)):
-        for name, size, cases, wrong in json.loads((folder / f"{rank}.json").read_text()):
+    for rank, made in enumerate(results(folder, max(SIZES))):
+        for name, size, cases, wrong in made:
             found[name, size]["cases"] += cases
             found[name, size]["wrong"] += [f"rank {rank}: {case}" for case in wrong]
     return found
@@ -87,12 +84,8 @@ def test_steps_drawn_at_random(numbers: list[str], rank_launcher: Launcher, tmp_
     Each is that of the plain code, within what its dtype rounds, or an error on every rank that leaves the weights as
     they were. Nothing is different in silence.
     """
-    ended = rank_launcher.run_together(
-        [Path(__file__).parent / "random_steps.py", tmp_path, *numbers],
-        [rank_environment(rank, 2, port=0) for rank in (0, 1)],
-    )
-    assert [one.status for one in ended] == [0, 0], "".join(one.stderr for one in ended)
-    ranks: list[list[dict[str, Any]]] = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    rank_launcher.run_ranks(2, [Path(__file__).parent / "random_steps.py", tmp_path, *numbers])
+    ranks = results(tmp_path)
     right: Counter[str] = Counter()
     wrong = []
     for pair in zip(*ranks, strict=True):

@@ -1,4 +1,4 @@
-"""The fast ways to step a group against the plain one, and what they cost in memory."""
+"""Which tensors are stepped together, and what that costs in memory."""
 
 import math
 from unittest import mock
@@ -6,87 +6,19 @@ from unittest import mock
 import pytest
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
 
-from autowarm import LMO, Muon, NormSGD, SignSGD
-from autowarm.geometry import Columns, Frobenius, Rate, Rows, Sign, Spectral
+from autowarm import Muon, NormSGD, SignSGD
+from autowarm.geometry import Spectral
 from autowarm.optim.step import plan as planning
 from autowarm.optim.step.update import empty_stack
 from tests.cases import each
-from tests.optim.makers import drawn
-from tests.reference import lmo_step_
-
-SHAPES = [(6, 6), (4, 9), (9, 4), (4, 9), (1, 5), (3, 4, 2, 2), (6, 6), (0, 4), (9, 4)]
-GEOMETRIES = [
-    Sign(),
-    Sign(0.3),
-    Sign("match_rms_adamw"),
-    Frobenius(),
-    Frobenius("original"),
-    Spectral("match_rms_adamw", method="polar-express", dtype=torch.float64),
-    Spectral("original", method="newton-schulz", dtype=torch.float64),
-    Spectral(0.5, method="svd"),
-    Rows(),
-    Rows("original"),
-    Columns(0.3),
-]
-
-
-def draw(shapes, seed):
-    return drawn(shapes, seed, torch.float64)
-
-
-def fast(geometry, xs, gs, lr, decay=0.0):
-    """One step of an optimizer without momentum, whose directions are its gradients."""
-    params = [nn.Parameter(x.clone()) for x in xs]
-    for p, g in zip(params, gs, strict=True):
-        p.grad = g.clone()
-    LMO(params, lr=lr, geometry=geometry, momentum=0.0, weight_decay=decay).step()
-    assert all(torch.equal(p.grad, g) for p, g in zip(params, gs, strict=True))
-    return [p.detach() for p in params]
-
-
-def plain(geometry, xs, gs, lr, decay=0.0):
-    xs = [x.clone() for x in xs]
-    group = {"geometry": geometry, "momentum": 0.0, "lr": lr, "weight_decay": decay}
-    for x, g in zip(xs, gs, strict=True):
-        lmo_step_(group, x, g, {})
-    return xs
-
-
-@pytest.mark.parametrize("tensor_lr", [False, True])
-@pytest.mark.parametrize("decay", [0.0, 1.0])
-@pytest.mark.parametrize("geometry", GEOMETRIES, ids=repr)
-def test_fast_ways_equal_the_reference(geometry, decay, tensor_lr, monkeypatch):
-    xs, gs = draw(SHAPES, 0), draw(SHAPES, 1)
-    gs[3].zero_()
-    lr = torch.tensor(0.1, dtype=torch.float64) if tensor_lr else 0.1
-    expected = plain(geometry, xs, gs, lr, decay)
-    for part_bytes in (1, 300, 1 << 20):
-        monkeypatch.setitem(planning._PART_BYTES, "cpu", part_bytes)
-        torch.testing.assert_close(fast(geometry, xs, gs, lr, decay), expected)
-    rate = Rate.of_group({"lr": lr, "weight_decay": decay}, torch.device("cpu"))
-    geometry.step_(xs, [g.clone() for g in gs], rate, geometry.radii([x.shape for x in xs]), owned=True)
-    torch.testing.assert_close(xs, expected)
-
-
-def peak_bytes(step):
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        step()
-    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    now = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
-    return peak
+from tests.optim.makers import drawn, peak_bytes
 
 
 @pytest.mark.parametrize("shape", [(128, 352), (352, 128), (176, 176)])
 @pytest.mark.parametrize("method", ["newton-schulz", "polar-express"])
 def test_muon_needs_at_most_three_stacks_above_parameters_and_state(shape, method):
-    params = [
-        nn.Parameter(x.float()) for x in draw([(100, 300)] * 4 + [shape] * 16 + [shape[::-1]] * 8 + [(150, 150)] * 2, 0)
-    ]
+    params = [nn.Parameter(x) for x in drawn([(100, 300)] * 4 + [shape] * 16 + [shape[::-1]] * 8 + [(150, 150)] * 2, 0)]
     for p in params:
         p.grad = torch.ones_like(p)
     opt = Muon(params, lr=0.1, weight_decay=0.1, method=method, dtype=torch.bfloat16)
@@ -106,21 +38,6 @@ def test_elementwise_steps_need_a_part_of_memory_only(cls):
     opt = cls(params, lr=0.1)
     opt.step()
     assert peak_bytes(opt.step) < 2 * planning._PART_BYTES["cpu"]
-
-
-def test_a_tensor_rate_is_read_at_each_step():
-    layer = nn.Linear(4, 4, bias=False)
-    rate = torch.tensor(0.1)
-    opt = Muon(layer.parameters(), lr=rate, capturable=True)
-    rate.fill_(0.0)
-    assert all(group["capturable"] for group in opt.param_groups)
-    before = layer.weight.detach().clone()
-    layer.weight.grad = torch.ones(4, 4)
-    opt.step()
-    assert torch.equal(layer.weight, before)
-    rate.fill_(0.1)
-    opt.step()
-    assert not torch.equal(layer.weight, before)
 
 
 MIXED = [(4, 9), (9, 4), (9, 4), (4, 7), (4, 3, 2, 2), (40, 4), (2, 4, 6), (65, 70), (0, 4), (3, 4)]
@@ -157,25 +74,6 @@ STACKS = [
 def test_which_tensors_make_a_stack(geometry, shapes, limits, stacks):
     with mock.patch.dict(vars(planning), limits):
         assert [(stack.size, sorted(members)) for stack, members in found(geometry, shapes)] == stacks
-
-
-@pytest.mark.parametrize("method", ["newton-schulz", "polar-express"])
-@pytest.mark.parametrize("narrow", [64, 0])
-@pytest.mark.parametrize("few", [4, 1])
-def test_together_is_as_alone(method, narrow, few, monkeypatch):
-    xs, gs = draw(MIXED, 0), draw(MIXED, 1)
-    geometry = Spectral("original", method=method, dtype=torch.float64)
-    expected = plain(geometry, xs, gs, 0.1, 1.0)
-    monkeypatch.setattr(planning, "NARROW", narrow)
-    monkeypatch.setattr(planning, "_FEW", few)
-    monkeypatch.setattr(planning, "_STACK_BYTES", {"cpu": 1})
-    torch.testing.assert_close(fast(geometry, xs, gs, 0.1, 1.0), expected)
-
-
-def test_a_stack_of_no_experts_steps_beside_others():
-    xs, gs = draw([(0, 70, 80), (2, 70, 80)], 0), draw([(0, 70, 80), (2, 70, 80)], 1)
-    geometry = Spectral(stacked=True, method="polar-express", dtype=torch.float64)
-    torch.testing.assert_close(fast(geometry, xs, gs, 0.1, 1.0), plain(geometry, xs, gs, 0.1, 1.0))
 
 
 def test_slots_are_views_and_padding_is_zero():

@@ -85,43 +85,36 @@ def test_one_skips_the_whole_update_and_the_next_is_made(
     make(copy.deepcopy(model)).load_state_dict(copy.deepcopy(opt.state_dict()))  # what is saved can be loaded
 
 
-def spoilt_step(opt: LMO, p: torch.Tensor, value: float = math.nan) -> None:
-    p.grad = torch.full_like(p, value)
-    opt.step()
-
-
 @pytest.mark.parametrize("cls", CLASSES)
-def test_it_is_said_once_and_too_many_in_a_row_are_an_error(cls: type[LMO], where: str) -> None:
+@each(
+    ("most", "values"),  # of the gradients of each update, whose last raises if there is a limit
+    [
+        (1, [math.nan]),
+        (2, [math.nan, None, math.inf]),  # an update without gradients is none
+        (3, [math.nan, math.inf, 1.0, *[math.nan] * 3]),
+        (None, [math.nan] * 60),
+    ],
+)
+def test_it_is_said_once_and_too_many_in_a_row_are_an_error(
+    cls: type[LMO], most: int | None, values: list[float | None], where: str
+) -> None:
     p = nn.Parameter(torch.ones(3, 3))
-    opt = cls([p], lr=0.1, max_nonfinite=3)
-    values = math.nan, math.inf, 1.0, math.nan, math.nan
-    assert len(said_by(lambda: [spoilt_step(opt, p, value) for value in values])) == 1
-    assert opt.skipped_updates == 4
-    if where == "device":  # of which the host learns an update later
-        spoilt_step(opt, p)
-    with pytest.raises(RuntimeError, match="gradients were not finite in 3 updates in a row"):
-        spoilt_step(opt, p)
+    opt = cls([p], lr=0.1, max_nonfinite=most, warn_unused=False)
+
+    def step(value: float | None) -> None:
+        p.grad = None if value is None else torch.full_like(p, value)
+        opt.step()
+
+    *others, last = values if most else [*values, 1.0]
+    late = where == "device"  # of which the host learns an update later
+    others += [last] * (late and most is not None)
+    said = said_by(lambda: [step(value) for value in others])
+    assert len(said) == (len(others) > late)
+    assert opt.skipped_updates == sum(value is not None and not math.isfinite(value) for value in others)
+    if most:
+        with pytest.raises(RuntimeError, match=f"gradients were not finite in {most} updates in a row"):
+            said_by(lambda: step(last))
     assert p.isfinite().all()
-
-
-def test_the_error_can_be_at_once_or_never() -> None:
-    p = nn.Parameter(torch.ones(2, 2))
-    with pytest.raises(RuntimeError, match="in 1 updates"), pytest.warns(UserWarning, match="not finite"):
-        spoilt_step(Lion([p], lr=0.1, max_nonfinite=1), p)
-    patient = Lion([p], lr=0.1, max_nonfinite=None)
-    said_by(lambda: [spoilt_step(patient, p) for _ in range(60)])
-    assert patient.skipped_updates == 60
-
-
-def test_an_update_without_gradients_is_none() -> None:
-    p = nn.Parameter(torch.ones(2, 2))
-    opt = Lion([p], lr=0.1, max_nonfinite=2)
-    with pytest.warns(UserWarning, match="not finite"):
-        spoilt_step(opt, p)
-    p.grad = None
-    opt.step()
-    with pytest.raises(RuntimeError, match="2 updates in a row"):
-        spoilt_step(opt, p)
 
 
 def test_counts_are_kept_on_the_device_and_arrive_by_themselves() -> None:

@@ -3,40 +3,71 @@
 import math
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
-import lion_pytorch
 import pytest
 import torch
 from torch import Tensor, nn
 
-from autowarm import Lion, Muon, NormSGD
-from tests.optim.makers import EVERY, drawn, said_by
+from autowarm import LMO, Lion, Muon, NormSGD
+from autowarm.geometry import Columns, Frobenius, Rows, Sign, Spectral
+from autowarm.optim.step import plan
+from tests.cases import each
+from tests.geometry.own import Lines, Steps, Stripes, Whole
+from tests.optim.makers import EVERY, Made, drawn, said_by
 from tests.reference import adamw_step_, lmo_step_
+
+DOUBLE: dict[str, Any] = {"dtype": torch.float64}
+GEOMETRIES = [
+    *(Sign(0.3), Sign("match_rms_adamw"), Frobenius("original"), Rows("original"), Columns(0.3)),
+    *(Spectral("original", method="newton-schulz", **DOUBLE), Spectral(0.5, method="svd")),
+    Spectral("original", stacked=True, method="polar-express", **DOUBLE),
+    *(Steps(0.3), Lines("original"), Stripes(), Whole()),  # of one's own
+]
+MAKERS = {name: Made(one.cls, one.options | (DOUBLE if "muon" in name else {})) for name, one in EVERY.items()}
+MAKERS |= {f"{name}, climbing": Made(one.cls, one.options | {"maximize": True}) for name, one in MAKERS.items()}
+MAKERS |= {repr(geometry): Made(LMO, {"geometry": geometry, "momentum": 0.0}) for geometry in GEOMETRIES}
+SHAPES = [(6, 6), (4, 9), (9, 4), (4, 9), (1, 5), (3, 4, 2, 2), (0, 4), (4, 7), (2, 4, 6), (40, 4), (65, 70), (0, 7, 8),
+          (2, 7, 8)]  # fmt: skip
+# How many bytes are stepped at a time, and what is stacked with what.
+LIMITS: list[dict[str, Any]] = [
+    *({"_PART_BYTES": {"cpu": part}, "_STACK_BYTES": {"cpu": part}} for part in (1, 300, 1 << 20)),
+    *({"NARROW": narrow, "_FEW": few, "_STACK_BYTES": {"cpu": 1}} for narrow in (64, 0) for few in (4, 1)),
+]
 
 
 @pytest.mark.parametrize("tensor_lr", [False, True])
-@pytest.mark.parametrize("name", EVERY)
-def test_four_steps_with_a_gradient_that_is_not_finite(name: str, tensor_lr: bool) -> None:
-    shapes = [(6, 4), (4, 6), (6, 4), (3, 2, 2, 2), (5, 5)]
-    plain = drawn(shapes, 0, torch.float64)
+@pytest.mark.parametrize("name", MAKERS)
+@each("limits", LIMITS)
+def test_steps_are_those_of_the_plain_code_however_tensors_are_stacked(
+    name: str, tensor_lr: bool, limits: dict[str, Any]
+) -> None:
+    """Four of them: in the first a gradient is zero, in the third one is not finite."""
+    plain = drawn(SHAPES, 0, torch.float64)
     params, states = [nn.Parameter(x.clone()) for x in plain], [{} for _ in plain]
-    exact = {"dtype": torch.float64} if "muon" in name else {}
-    lr = torch.tensor(0.05, dtype=torch.float64) if tensor_lr else 0.05
-    opt = EVERY[name](params, lr, weight_decay=0.1, **exact)
+    lr, decay = (torch.tensor([[x]], dtype=torch.float64) if tensor_lr else x for x in (0.05, 0.1))
+    opt = MAKERS[name](params, lr, weight_decay=decay, capturable=tensor_lr)
     (group,) = opt.param_groups
     for step in range(4):
-        grads = drawn(shapes, step + 1, torch.float64)
-        if step == 2:
+        rate = 0.05 / (step + 1)  # which a schedule fills in place, if it is a tensor
+        lr.fill_(rate) if tensor_lr else group.update(lr=rate)
+        grads = drawn(SHAPES, step + 1, torch.float64)
+        if step == 0:
+            grads[3].zero_()
+        elif step == 2:
             grads[2][-1] = math.nan
         for p, g in zip(params, grads, strict=True):
             p.grad = g.clone()
-        said_by(opt.step)
+        with mock.patch.dict(vars(plan), limits):
+            said_by(opt.step)
         for x, g, state in zip(plain, grads, states, strict=True):
             if step != 2:
-                (adamw_step_ if "adamw" in name else lmo_step_)(group, x, g, state)
+                (adamw_step_ if "adamw part" in name else lmo_step_)(group, x, -g if group["maximize"] else g, state)
         torch.testing.assert_close([p.detach() for p in params], plain)
-        for p, state in zip(params, states, strict=True):
-            for entry, value in state.items():
+        for p, g, state in zip(params, grads, states, strict=True):
+            torch.testing.assert_close(p.grad, g, rtol=0, atol=0, equal_nan=True)  # is left as it is
+            # A climbing one's averages are of what was given, or of its negative.
+            for entry, value in state.items() if not group["maximize"] else ():
                 torch.testing.assert_close(opt.state[p][entry], value, check_dtype=False)
 
 
@@ -93,7 +124,11 @@ def test_normsgd_goes_the_authors_way_and_no_other(from_weights: bool) -> None:
             lambda ps: torch.optim.AdamW(ps, lr=1e-3, weight_decay=0.1, betas=(0.8, 0.99)),
             {},
         ),
-        (lambda ps: Lion(ps, weight_decay=0.1), lambda ps: lion_pytorch.Lion(ps, weight_decay=0.1), {}),
+        (
+            lambda ps: Lion(ps, weight_decay=0.1),
+            lambda ps: pytest.importorskip("lion_pytorch").Lion(ps, weight_decay=0.1),
+            {},
+        ),
     ],
 )
 def test_steps_are_those_of_the_peers(ours: Callable, theirs: Callable, options: dict[str, Any]) -> None:
@@ -116,7 +151,11 @@ def test_steps_are_those_of_the_peers(ours: Callable, theirs: Callable, options:
 def test_a_layer_that_gets_no_gradients_any_more_comes_to_rest(name: str) -> None:
     """An idle expert's: its momentum decays through every magnitude, where squares of it underflow, too."""
     params = [nn.Parameter(x) for x in drawn([(12, 30), (70, 90)], 0)]
-    opt = EVERY[name](params, momentum=0.8, **({"radius": 1.0} if "muon" in name else {}))
+    dtypes = torch.float64, torch.bfloat16, torch.float16
+    never = [nn.Parameter(torch.ones(3, 4, dtype=dtype)) for dtype in dtypes]  # has had one that is not zero
+    for p in never:
+        p.grad = torch.zeros_like(p)
+    opt = EVERY[name]([*params, *never], momentum=0.8, **({"radius": 1.0} if "muon" in name else {}))
     for step in range(500):  # 0.8^500 is 1e-48
         before = [p.detach().clone() for p in params]
         for p in params:
@@ -126,12 +165,4 @@ def test_a_layer_that_gets_no_gradients_any_more_comes_to_rest(name: str) -> Non
             longest = 1.0 if name == "normsgd" else 1.3 * min(p.shape) ** 0.5
             assert (p - was).norm() <= 0.1 * longest + 1e-3, step
     assert all(map(torch.equal, params, before))
-
-
-@pytest.mark.parametrize("dtypes", [(torch.float64, torch.float32), (torch.bfloat16, torch.float16)])
-def test_zero_gradients_of_several_dtypes_move_nothing(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
-    params = [nn.Parameter(torch.ones(3, 4, dtype=dtype)) for dtype in dtypes]
-    for p in params:
-        p.grad = torch.zeros_like(p)
-    NormSGD(params, lr=0.1).step()
-    assert all(torch.equal(p, torch.ones_like(p)) for p in params)
+    assert all(torch.equal(p, torch.ones_like(p)) for p in never)

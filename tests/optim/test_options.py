@@ -1,5 +1,7 @@
 """Options of optimizers and groups: what is plain is honoured, the rest refused by name, and nothing is ignored."""
 
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -130,6 +132,11 @@ LIMIT = "skip_outliers must be a positive number"
             for wrong in ("no", 3)
         ),
         (Muon, {"params": [{"params": [matrix()], "use_muon": False, "algorithm": "muon"}]}, "leave it out of a group"),
+        *(
+            (Muon, {"dtype": wrong}, "dtype must be one of torch's floating-point")
+            for wrong in ("bfloat16", torch.int8)
+        ),
+        *((Muon, {"steps": wrong}, "steps must be a whole number") for wrong in (5.0, "5", 0)),
         (Muon, {"params": [torch.zeros(20)]}, r"got tensors of shape \[\(20,\)\].*Muon.from_model"),
         (Muon, {"capturable": True}, "capturable needs lr as a tensor"),
         *((Lion, {"max_nonfinite": wrong}, COUNT) for wrong in (0, 2.5, True)),
@@ -154,6 +161,7 @@ def test_bad_options(cls: type[LMO], options: dict[str, Any], message: str) -> N
         ("nesterov", "false", "nesterov must be True or False, got 'false'"),
         ("geometry", "spektral", "unknown geometry 'spektral'"),
         ("capturable", True, "capturable needs lr as a tensor"),
+        ("wd", 0.1, "a group of LMO has no wd: use weight_decay"),
     ],
 )
 def test_an_option_that_is_set_later_is_checked_as_at_the_start(option: str, value: Any, message: str) -> None:
@@ -170,7 +178,14 @@ def test_an_option_that_is_set_later_is_checked_as_at_the_start(option: str, val
     assert torch.equal(opt.state[w]["momentum_buffer"], momentum)
 
 
-@each(("option", "value"), [("weight_decay", torch.tensor(0.25)), ("momentum", np.float64(0.25)), ("geometry", "sign")])
+@each(
+    ("option", "value"),
+    [
+        ("weight_decay", torch.tensor([0.25])),
+        *(("momentum", kind(0.25)) for kind in (np.float64, np.array, Fraction, Decimal)),
+        ("geometry", "sign"),
+    ],
+)
 def test_an_option_that_is_set_later_counts_as_at_the_start(option: str, value: Any) -> None:
     g, start = torch.randn(3, 3), torch.randn(3, 3)
     stepped = []
@@ -187,6 +202,14 @@ def test_an_option_that_is_set_later_counts_as_at_the_start(option: str, value: 
         stepped.append(w.detach().clone())
         assert type(opt.state_dict()["param_groups"][0][option]) in (float, str)
     assert torch.equal(*stepped)
+
+
+def test_the_rule_of_a_group_is_its_own_for_good() -> None:
+    opt = Muon([{"params": [matrix()], "algorithm": "adamw"}], lr=0.1)
+    for other, message in (("muon", "algorithm was 'adamw'"), ("sgd", "unknown algorithm 'sgd'")):
+        opt.param_groups[0]["algorithm"] = other
+        with pytest.raises(ValueError, match=message):
+            opt.step()
 
 
 SWITCHES = dict.fromkeys(("capturable", "maximize", "warn_unused"), CLASSES)

@@ -133,6 +133,18 @@ BAD_STATES = {
     "momentum_buffer of tensor 0 is not finite": lambda s: with_momentum(s, torch.full((8, 6), math.nan)),
     "needs a dictionary with state and param_groups, got ['losses']": lambda s: {"losses": [1.0]},
     "needs a dictionary with state and param_groups, got list": lambda s: [s],
+    "needs a dictionary with state and param_groups, got str": lambda s: "checkpoint.pt",
+    "got {'state': 'list', 'param_groups': 'list'}, of which groups have params": lambda s: s | {"state": []},
+    "got {'state': 'dict', 'param_groups': 'NoneType'}": lambda s: s | {"param_groups": None},
+    "the saved state of tensor 0 is a NoneType": lambda s: {**s, "state": {**s["state"], 0: None}},
+    "is a float: dense floating point is needed": lambda s: with_momentum(s, 1.0),
+    "is a tensor of torch.float32, torch.sparse_coo": lambda s: with_momentum(s, torch.ones(8, 6).to_sparse()),
+    "and counts updates": lambda s: {
+        **s,
+        "state": {
+            i: own | ({"step": torch.tensor(math.nan)} if "step" in own else {}) for i, own in s["state"].items()
+        },
+    },
 }
 
 

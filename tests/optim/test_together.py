@@ -99,6 +99,7 @@ def test_misuse() -> None:
     theirs = "is made of its optimizers'.*load_state_dict"
     for do, error, message in (
         (Together, ValueError, "at least one"),
+        (lambda: Together([opt]), TypeError, r"as in Together\(muon, adamw\), got a list"),
         (lambda: Together(SGD(model.parameters()), AdamW([model[0].weight])), ValueError,
          r"shape \(8, 6\) is in two optimizers, SGD and AdamW"),
         (lambda: opt.add_param_group({"params": []}), TypeError, "one of Together's optimizers"),

@@ -43,25 +43,25 @@ def output_layers(model: nn.Module) -> list[nn.Module]:
     """The output layers of a model, and of the models that it holds side by side."""
     model = _unwrapped(model)
     named, of_its_own = _named_output_layers(model)
-    models = [] if isinstance(model, nn.Sequential) else _models_in(model, by_role=of_its_own)
-    if of_its_own or models:
-        return [*(named or ()), *chain.from_iterable(models)]
-    if named:
-        return named
     follow = isinstance(model, nn.Sequential)  # and norms may follow the last layer
     trained = [one for one in map(_unwrapped, model.children()) if any(p.ndim > follow for p in one.parameters())]
-    if len(trained) == 1 or (trained and follow):
-        last = trained[-1]
-        if isinstance(last, nn.Linear):
-            # A model's only layer is not an output layer, because it does not follow another.
-            before = (m for child in trained[:-1] for m in child.modules() if not table_of(m))
-            return [last] if any(p.ndim > 1 for m in before for p in m.parameters(recurse=False)) else []
-        return output_layers(last) if not isinstance(last, nn.ModuleList) else []
-    return []
+    if len(trained) == 1 and not (of_its_own or isinstance(trained[0], nn.Linear | nn.ModuleList)):
+        return output_layers(trained[0])
+    models = [] if follow else _models_in(model, by_role=of_its_own)
+    if of_its_own or models:
+        return [*named, *chain.from_iterable(models)]
+    if named or not (follow and trained):
+        return named
+    last = trained[-1]
+    if isinstance(last, nn.Linear):
+        # A model's only layer is not an output layer, because it does not follow another.
+        before = (m for child in trained[:-1] for m in child.modules() if not table_of(m))
+        return [last] if any(p.ndim > 1 for m in before for p in m.parameters(recurse=False)) else []
+    return output_layers(last) if not isinstance(last, nn.ModuleList) else []
 
 
-def _named_output_layers(model: nn.Module) -> tuple[list[nn.Module] | None, bool]:
-    """The layers that a model or their names say are its last (None: no name does), and whether they are its own."""
+def _named_output_layers(model: nn.Module) -> tuple[list[nn.Module], bool]:
+    """The layers that a model or their names say are its last (none: no name does), and whether they are its own."""
     for ask in ("get_output_embeddings", "get_classifier"):
         method = getattr(model, ask, None)
         answer = method() if callable(method) else None
@@ -85,7 +85,7 @@ def _named_output_layers(model: nn.Module) -> tuple[list[nn.Module] | None, bool
                 by_depth[name.count(".")].append((name, is_list, layers))
     # Layers of such a name deeper inside, or one in every block, are hidden layers.
     depth = min(by_depth, default=None)
-    return (None, False) if depth is None else (_side_by_side(by_depth[depth]), depth == 0)
+    return ([], False) if depth is None else (_side_by_side(by_depth[depth]), depth == 0)
 
 
 def _models_in(model: nn.Module, *, by_role: bool) -> list[list[nn.Module]]:

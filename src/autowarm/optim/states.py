@@ -50,7 +50,7 @@ def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Map
                     f"the saved {name} of tensor {i} has shape {tuple(value.shape)}, but the tensor {tuple(p.shape)}: "
                     "the state is another model's"
                 )
-            if not local(value).isfinite().all():
+            if value.layout is torch.strided and not local(value).isfinite().all():
                 raise ValueError(
                     f"the saved {name} of tensor {i} is not finite: training cannot resume from it; use an older state"
                 )

@@ -61,6 +61,7 @@ MODELS: dict[str, Callable[[], dict[str, nn.Module]]] = {
     "networks of a GAN, in short": lambda: {"netG": mlp(4, 16, 20), "netD": mlp(20, 16, 2)},
     "two towers": lambda: {"image": Classifier(), "text": Bytes()},
     "two towers of layers": lambda: {"users": mlp(30, 16, 6), "ads": mlp(40, 16, 6)},
+    "two towers of one width": lambda: {"query": mlp(12, 16, 16), "doc": mlp(20, 16, 16)},
     "two transformers": lambda: {"large": Bytes(48), "small": Bytes(32)},
     "queries and keys": lambda: {"encoder_q": Classifier(), "encoder_k": frozen(Classifier())},
     "an ensemble": lambda: {"a": Classifier(), "b": Classifier(), "c": Classifier()},
@@ -72,6 +73,7 @@ HOLDERS: dict[str, Callable[..., nn.Module]] = {
     "a dictionary": lambda **held: nn.ModuleDict(held),
     "a dictionary inside": lambda **held: Held(models=nn.ModuleDict(held)),
     "a list": lambda **held: Held(models=nn.ModuleList(held.values())),
+    "a module inside": lambda **held: Held(model=Held(**held)),
     "compiled": lambda **held: Held(**{name: torch.compile(one) for name, one in held.items()}),
 }
 

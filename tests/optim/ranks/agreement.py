@@ -175,6 +175,27 @@ def other_models_are_an_error_on_every_rank(mesh: DeviceMesh) -> Cases:
 
 
 @on_ranks(2, 4)
+def other_options_or_a_group_of_one_rank_alone_are_an_error_on_every_rank(mesh: DeviceMesh) -> Cases:
+    ranks = mesh.get_group()
+    for option, other in {"weight_decay": 0.3, "radius": 1.0, "skip_outliers": 6.0}.items():
+        model = net()
+        optimizer = Muon.from_model(model, lr=0.1, process_group=ranks, **({option: other} if last_of(ranks) else {}))
+        give(model, 0)
+        said = error_of(optimizer.step)
+        yield (option, said), "ranks have different tensors or options" in said
+    for on_all in (False, True):
+        model, more = net(), nn.Parameter(torch.ones(4, 4))
+        optimizer = COPIES["muon"](model, ranks)
+        for seed in range(2):
+            give(model, seed)
+            if seed and (on_all or last_of(ranks)):
+                more.grad = torch.ones(4, 4)
+                optimizer.add_param_group({"params": [more]})
+            said = error_of(optimizer.step)
+        yield ("a group", on_all, said), ("ranks have different tensors" in said) != on_all
+
+
+@on_ranks(2, 4)
 def a_shard_without_a_gradient_is_an_error_on_every_rank(mesh: DeviceMesh) -> Cases:
     meshes = {"fsdp": mesh}
     if mesh.size() == 4:

@@ -40,17 +40,19 @@ def test_its_rate_and_decay_are_set_by_themselves_where_asked() -> None:
     assert [group["lr"].item() for group in opt.param_groups] == [0.5, 0.125, 0.125]
 
 
-def test_a_gradient_that_lies_otherwise_in_memory_steps_as_any() -> None:
+@each("maximize", [False, True])
+def test_a_gradient_that_lies_otherwise_in_memory_steps_as_any(maximize: bool) -> None:
     """The fused kernel would take its numbers in the order of the memory, and mix them up."""
     moved = []
-    for layout in (torch.contiguous_format, torch.channels_last):
+    for layouts in ([torch.contiguous_format], [torch.channels_last], [torch.contiguous_format, torch.channels_last]):
         p = nn.Parameter(torch.arange(96.0).reshape(4, 3, 4, 2))
-        opt = EVERY["adamw part"]([p])
-        for seed in range(3):
-            p.grad = drawn([p.shape], seed)[0].to(memory_format=layout)
+        opt = EVERY["adamw part"]([p], maximize=maximize)
+        for seed in range(4):
+            p.grad = drawn([p.shape], seed)[0].to(memory_format=layouts[seed % len(layouts)])
             opt.step()
         moved.append(p.detach())
-    torch.testing.assert_close(*moved)
+    torch.testing.assert_close(moved[0], moved[1])
+    torch.testing.assert_close(moved[0], moved[2])
 
 
 @each("options", [{}, {"adamw_eps_hat": True}])

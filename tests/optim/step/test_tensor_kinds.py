@@ -90,6 +90,35 @@ def test_a_step_keeps_to_its_ball_and_to_no_layout(name: str, dtype: torch.dtype
 
 
 @every_optimizer
+def test_neither_the_dtypes_beside_a_tensor_nor_the_default_change_its_step(name: str) -> None:
+    moved = []
+    for default, dtypes in ((torch.float32, [torch.float32]), (torch.bfloat16, [torch.float16, torch.float32])):
+        torch.set_default_dtype(default)
+        try:
+            params = [p for dtype in dtypes for p in parameters(name, dtype)]
+            opt = MAKERS[name](params, lr=1e-3, weight_decay=DECAY)
+            for seed in range(3):
+                grads = [x for dtype in dtypes for x in give([p for p in params if p.dtype == dtype], seed)]
+                opt.step()
+                assert all(torch.equal(p.grad, g) for p, g in zip(params, grads, strict=True))
+        finally:
+            torch.set_default_dtype(torch.float32)
+        moved.append([p.detach() for p in params if p.dtype == torch.float32])
+    torch.testing.assert_close(*moved)  # half precision takes another way beside
+
+
+@every_optimizer
+def test_a_gradient_of_double_precision_is_held_to_the_range_of_single(name: str) -> None:
+    params = parameters(name, torch.float64)
+    opt = MAKERS[name](params, lr=LR)
+    for p in params:
+        p.grad = torch.full_like(p, 1e20)
+    with unmoved(params), pytest.warns(UserWarning, match="far too large"):
+        opt.step()
+    assert opt.skipped_updates == 1
+
+
+@every_optimizer
 def test_a_rate_of_zero_leaves_a_group_where_it_is(name: str) -> None:
     frozen, moving = parameters(name), parameters(name)
     opt = MAKERS[name](moving, LR, weight_decay=DECAY)

@@ -173,12 +173,3 @@ def test_the_profile_of_ones_own_is_part_of_the_schedule() -> None:
     other = AdaptiveWarmup.paper(Lion([weights()], lr=1e-3), 300, target_loss=0.1, peak_gap=2.0)
     with pytest.raises(ValueError, match="profile: saved 'Profile.*rho=3.0.*', here None"):
         other.load_state_dict(saved(scheduler))
-
-
-def test_algorithm_1_on_trained_weights_has_no_ramp() -> None:
-    scheduler = AdaptiveWarmup.paper(Lion([weights(True)], lr=1e-3), 300, target_loss=0.1)
-    for _ in range(299):
-        scheduler.optimizer.step()
-        scheduler.step(5.0)
-    assert scheduler.ended_by is None
-    assert scheduler.get_last_lr() == pytest.approx([1e-5])

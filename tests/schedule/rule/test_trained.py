@@ -75,15 +75,22 @@ def test_trained_weights_warm_up_for_3_percent_and_new_ones_for_half(name: str, 
         assert scheduler.warmup_steps == length
         assert scheduler.metrics()["trained"] == trained
         assert ("trained weights" in repr(scheduler)) == trained
+        scheduler.rewarm(scheduler.last_epoch + T)  # keeps the verdict
+        steps(scheduler, T // 2 + 5, order)
+        assert (scheduler.trained, scheduler.warmup_steps) == (trained, length)
 
 
 @pytest.mark.parametrize("lr", [1e-6, torch.tensor(1e-6)], ids=["float", "tensor"])
-def test_the_verdict_can_be_given(lr: Any) -> None:
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize(("trained", "length"), [(True, SHORT), (False, T // 2)])
+def test_the_verdict_can_be_given_and_counts_on_resuming(trained: bool, length: int, resumed: bool, lr: Any) -> None:
     for model in (TRAINED, new_model()):
-        for trained, length in ((True, SHORT), (False, T // 2)):
-            scheduler = scheduled(model, lr=lr.clone() if isinstance(lr, torch.Tensor) else lr, trained=trained)
-            steps(scheduler, T // 2 + 5)
-            assert (scheduler.trained, scheduler.warmup_steps) == (trained, length)
+        scheduler = scheduled(model, lr=lr.clone() if isinstance(lr, torch.Tensor) else lr, trained=trained)
+        if resumed:
+            steps(first := scheduled(new_model() if trained else TRAINED), 5)
+            scheduler.load_state_dict(saved(first))
+        steps(scheduler, T // 2 + 5)
+        assert (scheduler.trained, scheduler.warmup_steps) == (trained, length)
 
 
 def test_weights_may_be_loaded_after_the_scheduler_is_made() -> None:
@@ -103,25 +110,6 @@ def test_a_resumed_run_does_not_look_again(at: int) -> None:
     second = scheduled(TRAINED if at == 0 else new_model())  # after the first update, whatever the weights are
     second.load_state_dict(saved(first))
     assert head + steps(second, 50 - at) == rates
-
-
-def test_a_verdict_that_is_given_on_resuming_counts() -> None:
-    for trained, length in ((True, SHORT), (False, T // 2)):
-        first = scheduled(new_model() if trained else TRAINED)
-        steps(first, 5)
-        second = scheduled(new_model(), trained=trained)
-        second.load_state_dict(saved(first))
-        steps(second, T // 2)
-        assert (second.trained, second.warmup_steps) == (trained, length)
-
-
-def test_a_new_warm_up_keeps_the_verdict() -> None:
-    for model, trained, length in ((TRAINED, True, SHORT), (new_model(), False, 100)):
-        scheduler = scheduled(model)
-        steps(scheduler, T)
-        scheduler.rewarm(2 * T)
-        steps(scheduler, T // 2 + 5)
-        assert (scheduler.trained, scheduler.warmup_steps) == (trained, length)
 
 
 class Adapted(nn.Module):

@@ -3,7 +3,7 @@
 import copy
 import io
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch import nn
 from autowarm import AdaptiveWarmup, Muon, SpikeGuard
 from autowarm.schedule.state import STATE_VERSION
 from tests.cases import each
-from tests.schedule.schedule_runs import MODES, PEAK, falling, make_optimizer, run, saved
+from tests.schedule.schedule_runs import MODES, PEAK, every_lr, falling, made, make_optimizer, rate, run, saved
 
 KINDS = MODES | {
     "a decay of one's own that is zero at last": lambda opt, T: AdaptiveWarmup(
@@ -64,26 +64,6 @@ def test_saved_between_micro_batches() -> None:
     assert second.profile.gap0 == pytest.approx(0.7 * 5.0)
 
 
-def test_the_saved_peak_rate_holds() -> None:
-    first = AdaptiveWarmup(make_optimizer(0.05), 50)
-    run(first, falling(), range(3))
-    second = AdaptiveWarmup(make_optimizer(0.01), 50)
-    second.load_state_dict(saved(first))
-    assert second.base_lrs == [0.05]
-    assert second.profile == first.profile
-
-
-def test_another_schedule_is_refused_by_its_differences() -> None:
-    state = AdaptiveWarmup(make_optimizer(), 50).state_dict()
-    with pytest.raises(ValueError, match="differs from this one: div: saved 10.0, here 20.0"):
-        AdaptiveWarmup(make_optimizer(), 60, div=20.0).load_state_dict(state)
-    muon = Muon([nn.Parameter(torch.zeros(2, 2))], lr=PEAK)
-    with pytest.raises(ValueError, match="optimizer: saved 'Lion', here 'Muon'"):
-        AdaptiveWarmup(muon, 50).load_state_dict(state)
-    with pytest.raises(ValueError, match=r"geometry: saved None, here 'Sign\(.*\)'; kappa: saved None, here 16.0"):
-        AdaptiveWarmup(make_optimizer(), 50, geometry="sign").load_state_dict(state)
-
-
 def by_torch(both: object) -> object:
     buffer = io.BytesIO()
     torch.save(both, buffer)
@@ -105,8 +85,7 @@ def test_a_copy_of_every_kind_goes_on_to_the_bit(how: str, at: int, tensor: bool
     def losses(t: int) -> float:
         return 5.0  # the switch is at 50, by the ramp
 
-    lr = torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
-    scheduler = AdaptiveWarmup(make_optimizer(lr), 100)
+    scheduler = made(tensor)
     run(scheduler, losses, range(at))
     if how != "deepcopy":  # which keeps what it is told to share
         alone = COPIES[how](scheduler)
@@ -121,55 +100,56 @@ def test_a_copy_of_every_kind_goes_on_to_the_bit(how: str, at: int, tensor: bool
     assert len({*rates}) > 15 or at == 80
 
 
-DAMAGES: list[tuple[str, object]] = [
-    ("base_lrs", [2 * PEAK]), ("groups", []), ("last_epoch", 6), ("pending", [[1.0, 1.0]]), ("said", ["overrun"]),
-    ("settings.div", 9.0), ("clock.made", 1), ("state.share", 0.5), ("state.ended_by", "loss"), ("state.average", 3.0),
-    ("state.ramp", [0, 0.1, 51.0]), ("state.opening", KeyError), ("recovery", 1), ("checksum", None),
-    ("checksum", KeyError),
-]  # fmt: skip
+def after(updates: int, total_steps: int = 100, lr: object = PEAK, **options: object) -> AdaptiveWarmup:
+    scheduler = AdaptiveWarmup(make_optimizer(lr), total_steps, **options)
+    run(scheduler, falling(), range(updates))
+    return scheduler
 
 
-@each("tensor", [False, True])
-@each(("path", "value"), DAMAGES)
-def test_a_damaged_or_edited_state_is_refused_whole(path: str, value: object, tensor: bool) -> None:
-    lr = torch.tensor(PEAK, dtype=torch.float64) if tensor else PEAK
-    first, second = AdaptiveWarmup(make_optimizer(), 100), AdaptiveWarmup(make_optimizer(lr), 100)
-    run(first, falling(), range(5))
-    run(second, falling(), range(3))
-    before = saved(second)
+def damaged(path: str, value: object) -> dict:
     *outer, last = path.split(".")
-    inner = state = saved(first)
+    inner = state = saved(after(5))
     for name in outer:
         inner = inner[name]
     if value is KeyError:
         del inner[last]
     else:
         inner[last] = value
-    with pytest.raises(ValueError, match=r"the AdaptiveWarmup state is damaged: its checksum is .*earlier checkpoint"):
-        second.load_state_dict(state)
-    assert saved(second) == before
-    assert run(second, falling(), range(3, 6)) != []
+    return state
 
 
-def its_optimizer(opt: torch.optim.Optimizer, _: int) -> torch.optim.Optimizer:
-    return opt
+DAMAGES: list[tuple[str, object]] = [
+    ("base_lrs", [2 * PEAK]), ("groups", []), ("last_epoch", 6), ("pending", [[1.0, 1.0]]), ("said", ["overrun"]),
+    ("settings.div", 9.0), ("clock.made", 1), ("state.share", 0.5), ("state.ended_by", "loss"), ("state.average", 3.0),
+    ("state.ramp", [0, 0.1, 51.0]), ("state.opening", KeyError), ("recovery", 1), ("checksum", None),
+    ("checksum", KeyError),
+]  # fmt: skip
+VERSIONS = (None, 1, STATE_VERSION - 1, STATE_VERSION + 1)
+PYTORCHS = (torch.optim.lr_scheduler.CosineAnnealingLR, torch.optim.lr_scheduler.StepLR, lambda opt, _: opt)
+ANOTHERS = "not the state of AdaptiveWarmup: it is"
 
 
-OTHERS = [torch.optim.lr_scheduler.CosineAnnealingLR, torch.optim.lr_scheduler.StepLR, its_optimizer, SpikeGuard]
+def refused() -> Iterator[tuple[dict, str]]:
+    """States, and what is said of them."""
+    for one in DAMAGES:
+        yield damaged(*one), r"AdaptiveWarmup state is damaged: its checksum is .*earlier checkpoint"
+    for make in PYTORCHS:
+        yield make(make_optimizer(), 10).state_dict(), f"{ANOTHERS} a dictionary of "
+    yield SpikeGuard(make_optimizer(), 10).state_dict(), f"{ANOTHERS} that of SpikeGuard"
+    for version in VERSIONS:
+        yield saved(after(5)) | {"version": version}, f"has version {version}, and this autowarm reads version "
+    yield saved(after(5, div=20.0)), "differs from this one: div: saved 20.0, here 10.0"
+    signs = saved(after(0, geometry="sign"))
+    yield signs, r"geometry: saved 'Sign\(.*\)', here None; kappa: saved 16.0, here None"
+    yield saved(AdaptiveWarmup(Muon([nn.Parameter(torch.zeros(2, 2))]), 50)), "optimizer: saved 'Muon', here 'Lion'"
+    yield saved(after(101, 110)), "total_steps=100 is over: 101 updates were made already"
 
 
-@pytest.mark.parametrize("make", OTHERS, ids=lambda make: make.__name__)
-def test_anothers_state_is_refused(make: Callable) -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(), 50)
+@every_lr
+def test_a_state_that_is_damaged_anothers_or_of_another_schedule_is_refused_whole(tensor: bool) -> None:
+    scheduler = after(3, lr=rate(tensor))
     before = saved(scheduler)
-    what = "that of SpikeGuard" if make is SpikeGuard else "a dictionary of "
-    with pytest.raises(ValueError, match=f"not the state of AdaptiveWarmup: it is {what}"):
-        scheduler.load_state_dict(make(make_optimizer(), 10).state_dict())
-    assert saved(scheduler) == before
-
-
-@each("version", [None, 1, STATE_VERSION - 1, STATE_VERSION + 1])
-def test_a_state_of_another_version_is_refused(version: int | None) -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(), 50)
-    with pytest.raises(ValueError, match=f"has version {version}, and this autowarm reads version "):
-        scheduler.load_state_dict({**scheduler.state_dict(), "version": version})
+    for state, message in refused():
+        with pytest.raises(ValueError, match=message):
+            scheduler.load_state_dict(state)
+        assert saved(scheduler) == before

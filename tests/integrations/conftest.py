@@ -18,7 +18,6 @@ LAUNCHERS = {
         *["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"],
         *["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port"],
     ],
-    "torchrun": ["torch.distributed.run", "--nproc_per_node", "2", "--master_port"],
 }
 
 

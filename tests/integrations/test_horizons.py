@@ -16,7 +16,6 @@ from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
 
 from .lightning import test_lightning as for_lightning
-from .plain import rates_of as plain_rates
 from .test_docs import block
 from .transformers import test_transformers as for_transformers
 
@@ -150,24 +149,6 @@ def test_lightning_decays_in_each_run_with_the_callback(epochs: int, lengths: li
     stopping = would_stop()
     runs = [fit(tmp_path, stopping, epochs=epochs) for _ in lengths]
     assert [run.sched.total_steps for run in runs] == [len(run.rates) for run in runs] == lengths
-
-
-@pytest.mark.parametrize("epoch", [0, 2], ids=["in warm-up", "finished"])
-def test_lightning_goes_on_for_longer_with_one_warning(epoch: int, said: list[str], tmp_path: Path) -> None:
-    whole = fit(tmp_path, keep_all(tmp_path), epochs=3)
-    longer = fit(tmp_path, epochs=6, resume=tmp_path / f"epoch={epoch}.ckpt")
-    (text,) = said
-    assert "total_steps=12 " in text
-    assert "total_steps=24" in text
-    assert (longer.sched.total_steps, longer.sched.last_epoch) == (24, 24)
-    # As in a plain loop that is extended there.
-    done, losses = 4 * (epoch + 1), whole.losses + longer.losses
-    opt = Lion([nn.Parameter(torch.zeros(4, 4))], lr=LR)
-    sched = AdaptiveWarmup(opt, STEPS, geometry="spectral", kappa=whole.sched._settings["kappa"])
-    rates = plain_rates(sched, [[(loss, 1)] for loss in losses[:done]])
-    sched.extend(24)
-    rates += plain_rates(sched, [[(loss, 1)] for loss in longer.losses])
-    assert whole.rates[:done] + longer.rates == rates
 
 
 @OPEN_OR_SHORTER

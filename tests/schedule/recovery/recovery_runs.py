@@ -132,20 +132,13 @@ def _cosine_with_warm_up(optimizer: torch.optim.Optimizer, steps: int) -> Any:
     return lr_scheduler.LambdaLR(optimizer, factor)
 
 
-def _in_sequence(optimizer: torch.optim.Optimizer, steps: int) -> Any:
-    parts = [lr_scheduler.LinearLR(optimizer, 0.1, total_iters=50), lr_scheduler.CosineAnnealingLR(optimizer, steps)]
-    return lr_scheduler.SequentialLR(optimizer, parts, [50])
-
-
-# Some compute each rate from the last one, some from the peak; some write momenta as well.
+# One computes each rate from the peak, one from the last one, and one writes momenta as well; `studies.recovery.lives`
+# has others.
 SCHEDULES: dict[str, Callable[[Any, int], Any]] = {
     "none": lambda optimizer, steps: None,
     "lambda": _cosine_with_warm_up,
     "cosine": lr_scheduler.CosineAnnealingLR,
-    "sequence": _in_sequence,
     "one cycle": lambda optimizer, steps: lr_scheduler.OneCycleLR(optimizer, optimizer.defaults["lr"], steps),
-    "by epochs": lambda optimizer, steps: lr_scheduler.StepLR(optimizer, 2, 0.5),
-    "plateau": lambda optimizer, steps: lr_scheduler.ReduceLROnPlateau(optimizer, patience=1),
 }
 
 
@@ -176,18 +169,11 @@ class Beside(Run):
         self.guard.observe(loss)
 
     def watch(self, loss: torch.Tensor | None = None) -> None:
-        for turn in (self._set_rates, self._see) if not self.first else (self._see, self._set_rates):
-            turn(loss)
-
-    def _set_rates(self, loss: torch.Tensor | None) -> None:
-        if self.by in ("by epochs", "plateau"):
-            if self.made % 60 == 0:
-                self.scheduler.step(*[loss] * (self.by == "plateau"))
-        elif self.scheduler is not None:
+        if self.guard is not None and self.first:
+            self.guard.step(loss)
+        if self.scheduler is not None:
             self.scheduler.step()
-
-    def _see(self, loss: torch.Tensor | None) -> None:
-        if self.guard is not None:
+        if self.guard is not None and not self.first:
             self.guard.step(loss)
 
 

@@ -22,7 +22,6 @@ from tests.schedule.recovery.recovery_runs import (
     lost,
     quiet,
     same_weights,
-    to_alarm,
 )  # fmt: skip
 
 BAD, BAD_8, NAN = halfway("lion", "bad"), halfway("lion", "bad", 8), halfway("adamw", "nan")
@@ -81,26 +80,6 @@ def test_a_captured_graph_is_refused_unless_nothing_is_restored(make: Any) -> No
     make(optimizer, 100, recover="warn")
     with pytest.raises(ValueError, match=r"recover=True restores weights .*\(capturable=True\)"):
         make(optimizer, 100, recover=True)
-
-
-# From the start, before an alarm, if a new low has come since, and after one, in the short ramp.
-RESUMED: list[tuple[Any, int, bool]] = [(Run, at, tensor) for at in (1, 100, 300) for tensor in (False, True)]
-RESUMED += [(Beside, 1, False), (Beside, 100, True), (Beside, 160, False), (Beside, 160, True)]
-
-
-@pytest.mark.parametrize(("kind", "at", "tensor"), [*RESUMED, (Run, -2, False), (Run, -5, False)])
-def test_a_resumed_run_equals_the_uninterrupted_one(kind: Any, at: int, tensor: bool) -> None:
-    """Also where it was resumed on trial, −``at`` updates after the alarm."""
-    options: dict[str, Any] = {"name": "lion", "faults": BAD} if kind is Run else {"faults": NAN}
-    options |= {"recover": True, "tensor": tensor}
-    end = 330 if kind is Run else 200
-    straight = to_alarm(kind(**options), -at) if at < 0 else quiet(kind(**options), at)
-    made, resumed = straight.made, quiet(straight.resumed(**options), end)
-    quiet(straight, end)
-    assert resumed.recoveries == straight.recoveries != []
-    assert resumed.used() == straight.used()[made:]
-    assert same_weights(resumed, straight)
-    assert kind is Beside or resumed.scheduler.metrics() == straight.scheduler.metrics()  # with the averaged loss
 
 
 @pytest.mark.parametrize(("kind", "name", "faults", "end"), [(Run, "lion", BAD, 330), (Beside, "adamw", NAN, 200)])

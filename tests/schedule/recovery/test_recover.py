@@ -217,5 +217,3 @@ def test_rewarm_begins_anew_and_takes_a_peak() -> None:
         optimizer.step()
         scheduler.step(10.0)
     assert scheduler.recoveries == []
-    with pytest.raises(ValueError, match="peak must be positive and finite, got 0"):
-        scheduler.rewarm(peak=0)

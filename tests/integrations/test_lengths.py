@@ -20,21 +20,31 @@ from autowarm.integrations.accelerate import WarmupScheduler
 from autowarm.integrations.lightning import WarmupCallback, pl
 from autowarm.integrations.transformers import WarmupCallback as TrainersCallback
 
-from .lightning import test_lightning as for_lightning
-from .lightning.test_lightning import Module
+from . import test_lightning as for_lightning
+from . import test_transformers as for_transformers
 from .plain import accelerated
-from .transformers import test_transformers as for_transformers
+from .test_lightning import Module
 
 # Planned in updates, by a run of 12: shorter and longer, by a little and by much, and as long.
 RUN, PLANS = 12, [10, 12, 13, 24]
 
 
 class Said:
-    """What was said at the start and at the end of a run."""
+    """What was said at the start and at the end of a run, so far."""
 
-    def __init__(self) -> None:
-        self.start: list[str] = []
-        self.end: list[str] = []
+    def __init__(self, heard: pytest.WarningsRecorder) -> None:
+        self._heard = heard
+
+    def _of(self, words: str) -> list[str]:
+        return [text for one in self._heard if (text := str(one.message)).startswith(words)]
+
+    @property
+    def start(self) -> list[str]:
+        return self._of("the trainer will make ")
+
+    @property
+    def end(self) -> list[str]:
+        return self._of("the run ended at ")
 
     def extends(self) -> list[int]:
         """What the warnings at the start name as the cure."""
@@ -42,19 +52,9 @@ class Said:
 
 
 @pytest.fixture
-def said() -> Iterator[Said]:
-    """Collects as the run goes on; the test reads it afterwards."""
-    found = Said()
-    with warnings.catch_warnings(action="always"):
-
-        def keep(message: Any, *_: Any, **__: Any) -> None:
-            text = str(message)
-            for start, where in (("the trainer will make ", found.start), ("the run ended at ", found.end)):
-                if text.startswith(start):
-                    where.append(text)
-
-        warnings.showwarning = keep
-        yield found
+def said(recwarn: pytest.WarningsRecorder) -> Said:
+    warnings.simplefilter("always")
+    return Said(recwarn)
 
 
 def check(said: Said, sched: AdaptiveWarmup, plan: int, run: int = RUN, *, starts: bool = True) -> None:

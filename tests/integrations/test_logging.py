@@ -20,9 +20,9 @@ from autowarm.integrations.accelerate import WarmupScheduler
 from autowarm.integrations.lightning import WarmupCallback
 from autowarm.integrations.metrics import EndOfWarmup, loggable_metrics
 
-from .lightning import test_lightning as for_lightning
+from . import test_lightning as for_lightning
+from . import test_transformers as for_transformers
 from .plain import accelerated
-from .transformers import test_transformers as for_transformers
 
 STEPS, LR = 12, 0.02
 

@@ -16,9 +16,9 @@ from autowarm.integrations.accelerate import WarmupScheduler
 from autowarm.integrations.lightning import WarmupCallback
 from autowarm.integrations.transformers import WarmupTrainer
 
-from .lightning.test_lightning import QUIET, Around
 from .plain import accelerated
-from .transformers.test_transformers import BATCH, InOrder, make_args
+from .test_lightning import QUIET, Around
+from .test_transformers import BATCH, InOrder, make_args
 
 STEPS, LR = 100, 0.01
 DATA = torch.randn(STEPS * BATCH, 8, generator=torch.Generator().manual_seed(0))

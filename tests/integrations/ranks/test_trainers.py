@@ -41,10 +41,6 @@ def test_accelerate(accelerated: list[dict[str, Any]]) -> None:
     assert a["rates"] == rates_of_a_plain_loop(accelerated[0]["trainer"]["kappa"], seen)
 
 
-def test_prepare_leaves_a_schedule_as_it_is(accelerated: list[dict[str, Any]]) -> None:
-    assert [rank["loop"]["counted"] for rank in accelerated] == [STEPS, STEPS]
-
-
 @pytest.mark.parametrize("by", ["forked", pytest.param("itself", marks=pytest.mark.long)])
 def test_lightning(by: str, two_processes: TwoProcesses, tmp_path: Path) -> None:
     a, b = two_processes.run("lightning_devices.py", tmp_path, by)

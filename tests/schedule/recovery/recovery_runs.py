@@ -66,7 +66,7 @@ class Run:
         self.rates: list[float] = []
 
     def schedule(self, steps: int, **options: Any) -> None:
-        self.scheduler = AdaptiveWarmup(self.optimizer, steps, **options)
+        self.scheduler = self.watcher = AdaptiveWarmup(self.optimizer, steps, **options)
 
     def parts(self) -> list[Any]:
         """Everything with a state."""
@@ -74,7 +74,7 @@ class Run:
 
     @property
     def recoveries(self) -> list[Any]:
-        return self.scheduler.recoveries
+        return self.watcher.recoveries if self.watcher else []
 
     def used(self) -> list[float]:
         """The rate of each update, as the optimizer finds it."""
@@ -84,9 +84,6 @@ class Run:
         for _ in range(self.steps if updates is None else updates):
             self.watch(self.update())
         return self
-
-    def observe(self, loss: torch.Tensor) -> None:
-        self.scheduler.observe(loss)
 
     def watch(self, loss: torch.Tensor | None = None) -> None:
         """What a loop does after each update."""
@@ -151,22 +148,15 @@ class Beside(Run):
 
     def schedule(self, steps: int, recover: Any = True, **options: Any) -> None:
         self.scheduler: Any = SCHEDULES[self.by](self.optimizer, steps)
-        self.guard = SpikeGuard(self.optimizer, steps, recover=recover, **options) if recover else None
+        self.guard = self.watcher = SpikeGuard(self.optimizer, steps, recover=recover, **options) if recover else None
         self._used: list[float] = []
         self.optimizer.register_step_pre_hook(lambda opt, *_: self._used.append(float(opt.param_groups[0]["lr"])))
 
     def parts(self) -> list[Any]:
         return [x for x in (self.model, self.optimizer, self.scheduler, self.guard) if x is not None]
 
-    @property
-    def recoveries(self) -> list[Any]:
-        return self.guard.recoveries if self.guard else []
-
     def used(self) -> list[float]:
         return self._used
-
-    def observe(self, loss: torch.Tensor) -> None:
-        self.guard.observe(loss)
 
     def watch(self, loss: torch.Tensor | None = None) -> None:
         if self.guard is not None and self.first:

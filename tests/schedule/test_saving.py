@@ -1,18 +1,19 @@
-"""Saved and loaded, it goes on to the bit."""
+"""Saved and loaded, it goes on to the bit; pickled and copied, as well, in tests/schedule/test_random_cases.py."""
 
-import copy
-import io
-import pickle
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from autowarm import AdaptiveWarmup, Muon, SpikeGuard
 from autowarm.schedule.state import STATE_VERSION
 from tests.cases import each
-from tests.schedule.schedule_runs import MODES, PEAK, every_lr, falling, made, make_optimizer, rate, run, saved
+from tests.schedule.recovery.recovery_runs import Run
+from tests.schedule.schedule_runs import MODES, PEAK, every_lr, falling, make_optimizer, rate, run, saved
 
 KINDS = MODES | {
     "a decay of one's own that is zero at last": lambda opt, T: AdaptiveWarmup(
@@ -62,42 +63,6 @@ def test_saved_between_micro_batches() -> None:
     second.observe(3.0)
     second.step()
     assert second.profile.gap0 == pytest.approx(0.7 * 5.0)
-
-
-def by_torch(both: object) -> object:
-    buffer = io.BytesIO()
-    torch.save(both, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=False)
-
-
-COPIES: dict[str, Callable] = {
-    "pickle": lambda both: pickle.loads(pickle.dumps(both)),
-    "deepcopy": copy.deepcopy,
-    "torch.save": by_torch,
-}
-
-
-@each("tensor", [False, True])
-@each("at", [0, 1, 20, 49, 50, 51, 80])
-@pytest.mark.parametrize("how", COPIES)
-def test_a_copy_of_every_kind_goes_on_to_the_bit(how: str, at: int, tensor: bool) -> None:
-    def losses(t: int) -> float:
-        return 5.0  # the switch is at 50, by the ramp
-
-    scheduler = made(tensor)
-    run(scheduler, losses, range(at))
-    if how != "deepcopy":  # which keeps what it is told to share
-        alone = COPIES[how](scheduler)
-    else:
-        alone = COPIES[how]((scheduler.optimizer, scheduler))[1]
-    for p in alone.optimizer.param_groups[0]["params"]:
-        p.grad = torch.ones(4, 4)
-    assert alone.optimizer is not scheduler.optimizer
-    rates = run(scheduler, losses, range(at, 100))
-    assert run(alone, losses, range(at, 100)) == rates
-    assert saved(alone) == saved(scheduler)
-    assert len({*rates}) > 15 or at == 80
 
 
 def after(updates: int, total_steps: int = 100, lr: object = PEAK, **options: object) -> AdaptiveWarmup:
@@ -153,3 +118,51 @@ def test_a_state_that_is_damaged_anothers_or_of_another_schedule_is_refused_whol
         with pytest.raises(ValueError, match=message):
             scheduler.load_state_dict(state)
         assert saved(scheduler) == before
+
+
+# Saved by `torch.distributed.checkpoint`, which loads a state only into one with the same entries
+
+
+PHASES = {"fresh": 0, "warm-up": 34, "decay": 90}  # updates made
+
+
+def make(tensor: bool = False) -> Run:
+    return Run("muon", tensor=tensor, max_warmup=60)
+
+
+@every_lr
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.filterwarnings("ignore")  # that there are no other ranks
+def test_a_run_of_every_phase_goes_on_to_the_bit(phase: str, tensor: bool, tmp_path: Path) -> None:
+    at = PHASES[phase]
+    straight = make(tensor).train(at)
+    model, optimizer = get_state_dict(straight.model, straight.optimizer)
+    dcp.save({"model": model, "optimizer": optimizer, "scheduler": straight.scheduler}, checkpoint_id=tmp_path)
+    kept, drawn = repr(straight.scheduler.state_dict()), straight.data.get_state()
+    rates = straight.train(26).rates[at:]
+    for before in (0, 34):  # into a fresh run, and into one in another phase
+        resumed = make(tensor).train(before)
+        model, optimizer = get_state_dict(resumed.model, resumed.optimizer)
+        dcp.load({"model": model, "optimizer": optimizer}, checkpoint_id=tmp_path)
+        set_state_dict(resumed.model, resumed.optimizer, model_state_dict=model, optim_state_dict=optimizer)
+        dcp.load({"scheduler": resumed.scheduler}, checkpoint_id=tmp_path)  # it loads itself
+        assert repr(resumed.scheduler.state_dict()) == kept
+        resumed.data.set_state(drawn)
+        assert resumed.train(26).rates[before:] == rates
+
+
+def test_a_state_has_the_same_entries_for_life() -> None:
+    run, phases, entries = make(), set(), set()
+    for t in range(120):
+        phases.add(run.scheduler.phase)
+        state = run.scheduler.state_dict()
+        entries.add(tuple(sorted((name, *sorted(x)) if isinstance(x, dict) else (name,) for name, x in state.items())))
+        if t == 50:
+            run.scheduler.observe(3.0)
+        if t == 60:
+            run.scheduler.decay_now(20)
+        if t == 70:
+            run.scheduler.rewarm(120)
+        run.train(1)
+    assert phases == {"warmup", "decay"}
+    assert len(entries) == 1

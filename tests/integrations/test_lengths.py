@@ -13,12 +13,11 @@ from accelerate import Accelerator
 from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.accelerate import WarmupScheduler
 from autowarm.integrations.lightning import WarmupCallback, pl
-from autowarm.integrations.transformers import WarmupCallback as TrainersCallback
 
 from . import test_lightning as for_lightning
 from . import test_transformers as for_transformers
@@ -64,9 +63,11 @@ def check(said: Said, sched: AdaptiveWarmup, plan: int, run: int = RUN, *, start
     assert (len(said.start), len(said.end)) == (wrong and starts, wrong)
     for text in said.start:
         assert f"will make {run} more updates, but {plan} are left" in text
+        assert ("stop before the rate has decayed" if run < plan else f"last {run - plan} updates will be made") in text
         assert said.extends() == [run]
     for text in said.end:
         assert f"after {run} of total_steps={plan} updates" in text
+        assert ("of them at this rate" in text) == (run > plan)
         share = int(re.search(r"at (\d+) % of the peak", text)[1])  # type: ignore[index]
         assert share == round(100 * sched.get_last_lr()[0] / sched.base_lrs[0])
 
@@ -85,22 +86,12 @@ def by_lightning(folder: Path, plan: int, *callbacks: Any, **options: Any) -> Ad
     return module.sched
 
 
-class Planned(Trainer):
-    """Takes its schedule from outside, over ``plan`` updates."""
-
-    def __init__(self, folder: Path, plan: int, *callbacks: Any, **given: Any) -> None:
-        args = for_transformers.make_args(folder, save_strategy="no", **given.pop("args", {}))
-        model = for_transformers.make_model()
-        opt = Lion.from_model(model, lr=for_transformers.LR)
-        data = given.pop("data", for_transformers.make_data(RUN * for_transformers.BATCH))
-        super().__init__(
-            model, args, optimizers=(opt, AdaptiveWarmup(opt, plan)), train_dataset=data, callbacks=[*callbacks]
-        )
-        self.add_callback(TrainersCallback(self))
-
-
-def by_transformers(folder: Path, plan: int, *callbacks: Any, **given: Any) -> AdaptiveWarmup:
-    trainer = Planned(folder, plan, *callbacks, **given)
+def by_transformers(folder: Path, plan: int, *callbacks: Any, data: Any = None, **options: Any) -> AdaptiveWarmup:
+    args = for_transformers.make_args(folder, save_strategy="no", **options)
+    data = data or for_transformers.make_data(RUN * for_transformers.BATCH)
+    trainer = for_transformers.CalledBack(
+        for_transformers.make_model(), args, optim="muon", plan=plan, train_dataset=data, callbacks=[*callbacks]
+    )
     trainer.train()
     return trainer.lr_scheduler
 
@@ -162,7 +153,7 @@ STOPPED: dict[str, Callable[..., AdaptiveWarmup]] = {
     ),
     **{
         f"transformers, {event}": lambda folder, event=event: by_transformers(
-            folder, 36, stopping_at(event), args={"max_steps": -1, "num_train_epochs": 3}
+            folder, 36, stopping_at(event), max_steps=-1, num_train_epochs=3
         )
         for event in ("on_step_end", "on_epoch_end", "on_log")
     },
@@ -269,8 +260,8 @@ class Stream(IterableDataset):
 
 
 def test_a_trainer_that_runs_out_of_data(said: Said, tmp_path: Path) -> None:
-    one_by_one = {"accelerator_config": {"dispatch_batches": False}}
-    assert by_transformers(tmp_path, RUN, data=Stream(), args=one_by_one).last_epoch == 5
+    whole = {"dispatch_batches": False}
+    assert by_transformers(tmp_path, RUN, data=Stream(), accelerator_config=whole).last_epoch == 5
     assert not said.start
     (text,) = said.end
     assert "after 5 of total_steps=12" in text

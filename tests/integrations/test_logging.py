@@ -1,6 +1,6 @@
 """Every plug-in logs the schedule's metrics through its trainer's own loggers: plain numbers, under ``autowarm/``.
 
-And it says in one line when the warm-up ends.
+It says in one line when the warm-up ends; and it gives each loss late enough for a schedule that restores weights.
 """
 
 import re
@@ -78,7 +78,9 @@ def test_trainer(kind: type, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     data = for_transformers.make_data(STEPS * for_transformers.BATCH)
     args = for_transformers.make_args(tmp_path, eval_strategy="steps", eval_steps=5)
     args.save_strategy = "no"
-    trainer = kind(for_transformers.make_model(), args, optim="muon", train_dataset=data, eval_dataset=data[:4])
+    recovers = {"warmup": {"recover": True}} if kind is for_transformers.Mixed else {}
+    model = for_transformers.make_model()
+    trainer = kind(model, args, optim="muon", train_dataset=data, eval_dataset=data[:4], **recovers)
     trainer.train()
     printed = capsys.readouterr().out
     assert len(LINE.findall(printed)) == 1
@@ -88,6 +90,7 @@ def test_trainer(kind: type, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert len(updates) == STEPS
     assert not any(own(logs) for logs in logged if "learning_rate" not in logs)  # of evaluations, and the last
     assert own(updates[-1]) == loggable_metrics(trainer.lr_scheduler)
+    assert not recovers or updates[-1]["autowarm/recoveries"] == 0
     # An update's entry has the rate it was made at, and the schedule after it: the rate for the next.
     assert [logs["autowarm/lr"] for logs in updates[:-1]] == [logs["learning_rate"] for logs in updates[1:]]
 
@@ -101,7 +104,7 @@ def test_lightning(accumulation: int, tmp_path: Path, monkeypatch: pytest.Monkey
         return loggable_metrics(scheduler, prefix)
 
     monkeypatch.setattr("autowarm.integrations.lightning.loggable_metrics", counted)
-    module = for_lightning.Module()
+    module = for_lightning.Module(recover=True)
     options = {"logger": TensorBoardLogger(tmp_path, "", ""), "log_every_n_steps": 3}
     for_lightning.fit(module, tmp_path, WarmupCallback(), accumulate_grad_batches=accumulation, **options)
     shown = own(scalars(tmp_path))
@@ -109,6 +112,7 @@ def test_lightning(accumulation: int, tmp_path: Path, monkeypatch: pytest.Monkey
     assert list(by_step) == [2, 5, 8, 11]  # updates 3, 6, … as Lightning counts them
     # Reading them can wait for a device: only where they are logged.
     assert set(asked) - {0} == {3, 6, 9, 12}
+    assert by_step[11]["autowarm/recoveries"] == 0
     assert by_step[11] == pytest.approx(loggable_metrics(module.sched), rel=1e-6)
     for step in (2, 5, 8):
         assert by_step[step]["autowarm/lr"] == pytest.approx(module.rates[step + 1], rel=1e-6)
@@ -128,7 +132,7 @@ def test_accelerate(
     accelerator.init_trackers("run")
     model = nn.Linear(4, 4)
     model, opt = accelerator.prepare(model, Lion(model.parameters(), lr=LR))
-    sched = WarmupScheduler(accelerator, opt, STEPS, log_every=log_every)
+    sched = WarmupScheduler(accelerator, opt, STEPS, log_every=log_every, recover=True)
     micro_loss = lambda net, i: net(torch.ones(2, 4)).square().mean()  # noqa: E731
     rates = accelerated(accelerator, model, opt, sched, micro_loss, range(2 * STEPS))
     accelerator.end_training()

@@ -52,9 +52,11 @@ class Mixed(InOrder, WarmupTrainer):
 
 
 class CalledBack(InOrder, Trainer):
-    def __init__(self, model: Any, args: Any, *, optim: str, **kwargs: Any) -> None:
+    """A plain Trainer with a schedule over the run, or over another number of updates."""
+
+    def __init__(self, model: Any, args: Any, *, optim: str, plan: int | None = None, **kwargs: Any) -> None:
         opt = Muon.from_model(model, lr=args.learning_rate, weight_decay=args.weight_decay)
-        super().__init__(model, args, optimizers=(opt, AdaptiveWarmup(opt, args.max_steps)), **kwargs)
+        super().__init__(model, args, optimizers=(opt, AdaptiveWarmup(opt, plan or args.max_steps)), **kwargs)
         self.add_callback(WarmupCallback(self))
 
 

@@ -124,7 +124,7 @@ def test_lightning_logs_nothing_where_it_is_told_to(tmp_path: Path) -> None:
     assert not own(scalars(tmp_path))
 
 
-@pytest.mark.parametrize("log_every", [None, 5])
+@pytest.mark.parametrize("log_every", [None, 4])
 def test_accelerate(
     log_every: int | None, fresh_accelerate: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,8 +135,9 @@ def test_accelerate(
     sched = WarmupScheduler(accelerator, opt, STEPS, log_every=log_every, recover=True)
     micro_loss = lambda net, i: net(torch.ones(2, 4)).square().mean()  # noqa: E731
     rates = accelerated(accelerator, model, opt, sched, micro_loss, range(2 * STEPS))
+    sched.step(torch.tensor(1.0))  # of an update that was skipped: nothing is logged again
     accelerator.end_training()
     assert LINE.fullmatch(capsys.readouterr().out)
-    steps = [] if log_every is None else [5, 10]
+    steps = [] if log_every is None else [4, 8, 12]
     shown = scalars(tmp_path).get("autowarm/lr", [])
     assert shown == [(step, pytest.approx(rates[step - 1], rel=1e-6)) for step in steps]

@@ -1,4 +1,4 @@
-"""Two processes: forked, which takes a moment, and in the long tests by the launchers people use."""
+"""Two processes: forked, which takes a moment, and in the long tests by the launcher people use."""
 
 import os
 import subprocess
@@ -12,14 +12,9 @@ import pytest
 from tests.programs import Launcher, free_port, results
 
 HERE, ROOT = Path(__file__).parent / "ranks", Path(__file__).parents[2]
-LAUNCHERS = {
-    # Without MPI `--cpu` starts one process, whatever the number. `--multi_gpu` starts two; the script asks for CPUs.
-    "accelerate launch": [
-        *["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"],
-        *["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port"],
-    ],
-    "torchrun": ["torch.distributed.run", "--nproc_per_node", "2", "--master_port"],
-}
+# Without MPI `--cpu` starts one process, whatever the number. `--multi_gpu` starts two; the script asks for CPUs.
+LAUNCH = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
+          "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port"]  # fmt: skip
 
 
 class TwoProcesses:
@@ -34,13 +29,13 @@ class TwoProcesses:
         Args:
             script: which.
             folder: where they write it.
-            by: "forked", a launcher, or "itself", for a script whose trainer starts the second process.
+            by: "forked", "accelerate launch", or "itself", for a script whose trainer starts the second process.
         """
         port = free_port()
         if by == "forked":
             self._launcher().run_ranks(2, [HERE / script, folder], port)
         else:
-            launch = [] if by == "itself" else ["-m", *LAUNCHERS[by], str(port)]
+            launch = [] if by == "itself" else [*LAUNCH, str(port)]
             path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
             environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
             command = [sys.executable, *launch, str(HERE / script), str(folder)]

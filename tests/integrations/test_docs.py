@@ -1,6 +1,5 @@
 """The snippets of docs/integrations.md run; the recipes in examples/recipes fit what they are written for."""
 
-import io
 import re
 import sys
 import types
@@ -54,38 +53,8 @@ def micro_loss(model: nn.Module, i: int) -> torch.Tensor:
     return model(x).square().mean() + 1
 
 
-def test_timms_train_loop() -> None:
-    """The calls of timm's train.py: step_update after each update, step after each epoch, the optimizer saved alone."""
-    recipe = block("TimmWarmup")["TimmWarmup"]
-    model, opt = make_parts()
-    lr_scheduler, rates = recipe(opt, STEPS), []
-    assert not lr_scheduler.t_in_epochs
-    for t in range(STEPS):
-        if t in (4, 9):  # the run is killed and starts again from timm's checkpoint
-            file = io.BytesIO()
-            torch.save({"state_dict": model.state_dict(), "optimizer": opt.state_dict()}, file)
-            file.seek(0)
-            saved = torch.load(file, weights_only=True)
-            model, opt = make_parts()
-            lr_scheduler = recipe(opt, STEPS)
-            model.load_state_dict(saved["state_dict"])
-            opt.load_state_dict(saved["optimizer"])
-            lr_scheduler.step_update(t)  # as train.py does on resuming; no update has been made
-        rates.append(opt.param_groups[0]["lr"])
-        for i in (0, 1):
-            loss = micro_loss(model, 2 * t + i)
-            loss /= 2
-            loss.backward()
-            lr_scheduler.observe(loss * 2, weight=8)
-        opt.step()
-        opt.zero_grad()
-        lr_scheduler.step_update(num_updates=t + 1, metric=loss.item())
-        if t % 4 == 3:
-            lr_scheduler.step(t // 4 + 1, 0.5)
-    assert rates == train(*make_parts("muon"), micro_loss, 2)
-
-
 def test_timms_layer_decay() -> None:
+    """tests/clients/images.py trains by the recipe as timm's train.py does, and resumes."""
     groups = [{"params": [nn.Parameter(torch.zeros(3, 5))], "lr_scale": scale} for scale in (1.0, 0.25)]
     opt = Lion(groups, lr=LR)
     block("TimmWarmup")["TimmWarmup"](opt, STEPS)

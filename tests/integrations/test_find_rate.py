@@ -21,9 +21,9 @@ from autowarm.integrations import lightning, transformers
 from autowarm.integrations.lightning import WarmupCallback, pl
 from autowarm.integrations.transformers import WarmupTrainer
 
-from .lightning.test_lightning import QUIET, Around
 from .llama import make_data, make_model
-from .transformers.test_transformers import make_args
+from .test_lightning import QUIET, Around
+from .test_transformers import make_args
 
 DATA = torch.randn(640, 8, generator=torch.Generator().manual_seed(3))
 BATCH, LR = 16, 0.01

@@ -2,7 +2,8 @@
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +13,37 @@ from accelerate import Accelerator
 from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.accelerate import WarmupScheduler
 from autowarm.integrations.lightning import WarmupCallback, pl
-from autowarm.integrations.transformers import WarmupCallback as TrainersCallback
 
-from .lightning import test_lightning as for_lightning
-from .lightning.test_lightning import Module
+from . import test_lightning as for_lightning
+from . import test_transformers as for_transformers
 from .plain import accelerated
-from .transformers import test_transformers as for_transformers
+from .test_lightning import Module
 
 # Planned in updates, by a run of 12: shorter and longer, by a little and by much, and as long.
 RUN, PLANS = 12, [10, 12, 13, 24]
 
 
 class Said:
-    """What was said at the start and at the end of a run."""
+    """What was said at the start and at the end of a run, so far."""
 
-    def __init__(self) -> None:
-        self.start: list[str] = []
-        self.end: list[str] = []
+    def __init__(self, heard: pytest.WarningsRecorder) -> None:
+        self._heard = heard
+
+    def _of(self, words: str) -> list[str]:
+        return [text for one in self._heard if (text := str(one.message)).startswith(words)]
+
+    @property
+    def start(self) -> list[str]:
+        return self._of("the trainer will make ")
+
+    @property
+    def end(self) -> list[str]:
+        return self._of("the run ended at ")
 
     def extends(self) -> list[int]:
         """What the warnings at the start name as the cure."""
@@ -41,34 +51,25 @@ class Said:
 
 
 @pytest.fixture
-def said() -> Iterator[Said]:
-    """Collects as the run goes on; the test reads it afterwards."""
-    found = Said()
-    with warnings.catch_warnings(action="always"):
-
-        def keep(message: Any, *_: Any, **__: Any) -> None:
-            text = str(message)
-            for start, where in (("the trainer will make ", found.start), ("the run ended at ", found.end)):
-                if text.startswith(start):
-                    where.append(text)
-
-        warnings.showwarning = keep
-        yield found
+def said(recwarn: pytest.WarningsRecorder) -> Said:
+    warnings.simplefilter("always")
+    return Said(recwarn)
 
 
-def check(said: Said, sched: AdaptiveWarmup, plan: int, run: int = RUN) -> None:
+def check(said: Said, sched: AdaptiveWarmup, plan: int, run: int = RUN, *, starts: bool = True) -> None:
     """That a mismatch, and only a mismatch, was said at both ends, with the numbers of each."""
     assert sched.last_epoch == run
-    assert len(said.start) == len(said.end) == (abs(plan - run) > 1)
-    if said.start:
-        assert f"will make {run} more updates, but {plan} are left" in said.start[0]
+    wrong = abs(plan - run) > 1
+    assert (len(said.start), len(said.end)) == (wrong and starts, wrong)
+    for text in said.start:
+        assert f"will make {run} more updates, but {plan} are left" in text
+        assert ("stop before the rate has decayed" if run < plan else f"last {run - plan} updates will be made") in text
         assert said.extends() == [run]
-        assert f"after {run} of total_steps={plan} updates" in said.end[0]
-        share = int(re.search(r"at (\d+) % of the peak", said.end[0])[1])  # type: ignore[index]
+    for text in said.end:
+        assert f"after {run} of total_steps={plan} updates" in text
+        assert ("of them at this rate" in text) == (run > plan)
+        share = int(re.search(r"at (\d+) % of the peak", text)[1])  # type: ignore[index]
         assert share == round(100 * sched.get_last_lr()[0] / sched.base_lrs[0])
-
-
-# Lightning
 
 
 LOADER = DataLoader(torch.ones(48, 4), 2)
@@ -79,24 +80,95 @@ def make_lightning(folder: Path, *callbacks: Any, **options: Any) -> pl.Trainer:
     return pl.Trainer(callbacks=[WarmupCallback(), *callbacks], **options)
 
 
-BY_LIGHTNING: dict[str, dict[str, Any]] = {
-    "steps": {"max_steps": RUN},
-    "epochs": {"max_epochs": 3, "limit_train_batches": 4},
-    "accumulated": {"max_epochs": 3, "limit_train_batches": 7, "accumulate_grad_batches": 2},
-    "steps before epochs": {
-        "max_epochs": 9, "limit_train_batches": 7, "accumulate_grad_batches": 2, "max_steps": RUN,
-    },
+def by_lightning(folder: Path, plan: int, *callbacks: Any, **options: Any) -> AdaptiveWarmup:
+    module = Module(plan)
+    make_lightning(folder, *callbacks, **options).fit(module, LOADER)
+    return module.sched
+
+
+def by_transformers(folder: Path, plan: int, *callbacks: Any, data: Any = None, **options: Any) -> AdaptiveWarmup:
+    args = for_transformers.make_args(folder, save_strategy="no", **options)
+    data = data or for_transformers.make_data(RUN * for_transformers.BATCH)
+    trainer = for_transformers.CalledBack(
+        for_transformers.make_model(), args, optim="muon", plan=plan, train_dataset=data, callbacks=[*callbacks]
+    )
+    trainer.train()
+    return trainer.lr_scheduler
+
+
+def by_accelerate(folder: Path, *plans: int | None, **options: Any) -> WarmupScheduler:
+    """One schedule after another; says nothing before the end of the training."""
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    for plan in plans:
+        model = nn.Linear(4, 4)
+        model, opt = accelerator.prepare(model, Lion(model.parameters(), lr=1e-3))
+        sched = WarmupScheduler(accelerator, opt, plan, **({"decay": "wso"} if plan is None else {}))
+        micro_loss = lambda net, i: net(torch.ones(2, 4)).square().mean()  # noqa: E731
+        accelerated(accelerator, model, opt, sched, micro_loss, range(2 * RUN))
+        if plan == FORGOTTEN:
+            accelerator.free_memory()  # as before another try
+    accelerator.end_training()
+    return sched
+
+
+FORGOTTEN = 48
+EPOCHS = {"max_epochs": 3, "limit_train_batches": 7, "accumulate_grad_batches": 2}
+RUNS: dict[str, tuple[Callable[..., AdaptiveWarmup], list[int]]] = {
+    "Lightning, steps": (partial(by_lightning, max_steps=RUN), PLANS),
+    "Lightning, epochs": (partial(by_lightning, max_epochs=3, limit_train_batches=4), [RUN, 24]),
+    "Lightning, accumulated": (partial(by_lightning, **EPOCHS), [RUN, 24]),
+    "Lightning, steps before epochs": (
+        partial(by_lightning, **EPOCHS | {"max_epochs": 9, "max_steps": RUN}), [RUN, 24]
+    ),
+    "transformers": (by_transformers, PLANS),
+    "Accelerate": (by_accelerate, PLANS),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("how", "plan"),
-    [*(("steps", plan) for plan in PLANS), *((how, plan) for how in [*BY_LIGHTNING][1:] for plan in (RUN, 24))],
-)
-def test_lightning(plan: int, how: str, said: Said, tmp_path: Path) -> None:
-    module = Module(plan)
-    make_lightning(tmp_path, **BY_LIGHTNING[how]).fit(module, LOADER)
-    check(said, module.sched, plan)
+@pytest.mark.usefixtures("fresh_accelerate")
+@pytest.mark.parametrize(("run", "plan"), [(name, plan) for name, (_, plans) in RUNS.items() for plan in plans])
+def test_a_run_of_another_length_is_said_when_it_starts_and_when_it_ends(
+    run: str, plan: int, said: Said, tmp_path: Path
+) -> None:
+    check(said, RUNS[run][0](tmp_path, plan), plan, starts=run != "Accelerate")
+
+
+class Stop(pl.Callback):
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        trainer.should_stop = trainer.global_step >= 5
+
+
+def stopping_at(event: str) -> TrainerCallback:
+    def stop(self: Any, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_training_stop |= state.global_step >= 3
+
+    return type("Stop", (TrainerCallback,), {event: stop})()
+
+
+FOR_EPOCHS = {"max_epochs": 6, "limit_train_batches": 4}
+STOPPED: dict[str, Callable[..., AdaptiveWarmup]] = {
+    "Lightning, own": lambda folder: by_lightning(folder, 24, Stop(), **FOR_EPOCHS),
+    "Lightning, theirs": lambda folder: by_lightning(
+        folder, 24, EarlyStopping("train_loss", mode="max", patience=1, min_delta=1e9), **FOR_EPOCHS
+    ),
+    **{
+        f"transformers, {event}": lambda folder, event=event: by_transformers(
+            folder, 36, stopping_at(event), max_steps=-1, num_train_epochs=3
+        )
+        for event in ("on_step_end", "on_epoch_end", "on_log")
+    },
+}
+
+
+@pytest.mark.parametrize("run", STOPPED)
+def test_a_callback_that_stops_a_run_is_no_fault(run: str, said: Said, tmp_path: Path) -> None:
+    sched = STOPPED[run](tmp_path)
+    assert 0 < sched.last_epoch < sched.total_steps
+    assert not said.start
+    assert not said.end
+
+
+# Lightning
 
 
 @pytest.mark.parametrize(("plan", "cured"), [(3, False), (24, False), (12, False), (24, True)])
@@ -146,24 +218,6 @@ def test_manual_accumulation_is_seen_at_the_end(said: Said, tmp_path: Path) -> N
     assert "after 12 of total_steps=48" in text
 
 
-class Stop(pl.Callback):
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        trainer.should_stop = trainer.global_step >= 5
-
-
-@pytest.mark.parametrize(
-    "stopping",
-    [Stop(), EarlyStopping("train_loss", mode="max", patience=1, min_delta=1e9)],
-    ids=["own", "theirs"],
-)
-def test_a_callback_that_stops_lightning_is_no_fault(stopping: Any, said: Said, tmp_path: Path) -> None:
-    module = Module()
-    make_lightning(tmp_path, stopping, max_epochs=6, limit_train_batches=4).fit(module, LOADER)
-    assert 0 < module.sched.last_epoch < 24
-    assert not said.start
-    assert not said.end
-
-
 def test_nothing_is_said_of_a_try_and_of_an_open_or_flat_end(said: Said, tmp_path: Path) -> None:
     make_lightning(tmp_path, fast_dev_run=True).fit(Module(1000), LOADER)
     for max_warmup in (4, 30):  # in the flat part, and still in warm-up
@@ -172,28 +226,6 @@ def test_nothing_is_said_of_a_try_and_of_an_open_or_flat_end(said: Said, tmp_pat
 
 
 # transformers
-
-
-class Planned(Trainer):
-    """Takes its schedule from outside, over ``plan`` updates."""
-
-    def __init__(self, folder: Path, plan: int, *callbacks: Any, accumulation: int = 1, **given: Any) -> None:
-        args = for_transformers.make_args(folder, accumulation, **given.pop("args", {}))
-        args.save_strategy = "steps" if args.save_only_model else "no"
-        model = for_transformers.make_model()
-        opt = Lion.from_model(model, lr=for_transformers.LR)
-        data = given.pop("data", for_transformers.make_data(RUN * for_transformers.BATCH * accumulation))
-        super().__init__(
-            model, args, optimizers=(opt, AdaptiveWarmup(opt, plan)), train_dataset=data, callbacks=[*callbacks]
-        )
-        self.add_callback(TrainersCallback(self))
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_transformers(plan: int, said: Said, tmp_path: Path) -> None:
-    trainer = Planned(tmp_path, plan)
-    trainer.train()
-    check(said, trainer.lr_scheduler, plan)
 
 
 @pytest.mark.parametrize(("kind", "at"), [(for_transformers.Mixed, 2), (for_transformers.CalledBack, 8)])
@@ -228,63 +260,18 @@ class Stream(IterableDataset):
 
 
 def test_a_trainer_that_runs_out_of_data(said: Said, tmp_path: Path) -> None:
-    trainer = Planned(tmp_path, RUN, data=Stream(), args={"accelerator_config": {"dispatch_batches": False}})
-    trainer.train()
-    assert trainer.state.global_step == trainer.lr_scheduler.last_epoch == 5
+    whole = {"dispatch_batches": False}
+    assert by_transformers(tmp_path, RUN, data=Stream(), accelerator_config=whole).last_epoch == 5
     assert not said.start
     (text,) = said.end
     assert "after 5 of total_steps=12" in text
 
 
-@pytest.mark.parametrize("event", ["on_step_end", "on_epoch_end", "on_log"])
-def test_a_callback_that_stops_a_trainer_is_no_fault(event: str, said: Said, tmp_path: Path) -> None:
-    def stop(self: Any, args: Any, state: Any, control: Any, **_: Any) -> None:
-        control.should_training_stop |= state.global_step >= 3
-
-    trainer = Planned(tmp_path, 36, type("Stop", (TrainerCallback,), {event: stop})())
-    trainer.args.max_steps, trainer.args.num_train_epochs = -1, 3
-    trainer.train()
-    assert trainer.lr_scheduler.last_epoch in (3, RUN)
-    assert not said.start
-    assert not said.end
-
-
 # Accelerate
 
 
-@pytest.fixture
-def accelerator(fresh_accelerate: None) -> Accelerator:
-    return Accelerator(cpu=True, gradient_accumulation_steps=2)
-
-
-def loop(accelerator: Accelerator, plan: int | None, **options: Any) -> WarmupScheduler:
-    model = nn.Linear(4, 4)
-    model, opt = accelerator.prepare(model, Lion(model.parameters(), lr=1e-3))
-    sched = WarmupScheduler(accelerator, opt, plan, **options)
-    every = range(RUN * accelerator.gradient_accumulation_steps)
-    accelerated(accelerator, model, opt, sched, lambda net, i: net(torch.ones(2, 4)).square().mean(), every)
-    return sched
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_accelerate(plan: int, accelerator: Accelerator, said: Said) -> None:
-    sched = loop(accelerator, plan)
-    assert not said.end
-    accelerator.end_training()
-    assert sched.last_epoch == RUN
-    assert len(said.end) == (abs(plan - RUN) > 1)
-    for text in said.end:
-        assert f"after {RUN} of total_steps={plan} updates" in text
-        assert "(however many micro-batches and processes each takes)" in text
-
-
-def test_accelerate_says_it_of_each_schedule_once_and_of_no_open_or_forgotten_one(
-    accelerator: Accelerator, said: Said
-) -> None:
-    loop(accelerator, 48)
-    accelerator.free_memory()  # as before another try
-    loop(accelerator, 24)
-    loop(accelerator, 36)
-    loop(accelerator, None, decay="wso")
-    accelerator.end_training()
+@pytest.mark.usefixtures("fresh_accelerate")
+def test_accelerate_says_it_of_each_schedule_once_and_of_no_open_or_forgotten_one(said: Said, tmp_path: Path) -> None:
+    by_accelerate(tmp_path, FORGOTTEN, 24, 36, None)
     assert [int(re.search(r"total_steps=(\d+)", text)[1]) for text in said.end] == [24, 36]  # type: ignore[index]
+    assert all("(however many micro-batches and processes each takes)" in text for text in said.end)

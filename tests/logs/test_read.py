@@ -58,13 +58,6 @@ def test_a_file_that_cannot_be_read_is_refused_in_words(data: bytes, message: st
         read(tmp_path / "log")
 
 
-def test_a_file_may_be_in_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    (tmp_path / "log.csv").write_text("step,loss\n1,4.0\n2,3.0\n3,2.5\n")
-    assert read("~/log.csv")[0].losses.tolist() == [4.0, 3.0, 2.5]
-
-
 def test_an_empty_folder_and_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="none of trainer_state.json, .* is in this folder: name a file"):
         read(tmp_path)

@@ -3,8 +3,9 @@
 import copy
 import math
 import random
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
+from tests.schedule import schedule_runs
 from tests.schedule.schedule_runs import PEAK, falling, make_optimizer, run
 
 Loop = Callable[[], Any]
@@ -50,14 +52,26 @@ def trained_loop(
             scheduler.step(value(loss))
 
 
-def given(losses: list[float | None], T: int = 1000, **options: Any) -> AdaptiveWarmup:
+def given(losses: Sequence[float | None], T: int = 1000, order: str = "after", **options: Any) -> AdaptiveWarmup:
     scheduler = AdaptiveWarmup(make_optimizer(), T, **options)
-    run(scheduler, losses.__getitem__, range(len(losses)))
+    run(scheduler, losses.__getitem__, range(len(losses)), order)
     return scheduler
+
+
+def unseen(updates: int) -> None:
+    """Another optimizer was swapped in, and the scheduler does not know."""
+    scheduler, other = given([5.0] * 5), make_optimizer()
+    for _ in range(updates):
+        other.step()
+        scheduler.step(4.0)
+    assert scheduler.last_epoch == 5
 
 
 ALTERNATING = [10.0, 2.5] * 20  # as the last, smaller group of micro-batches makes them
 SCATTERED = r"no target loss f\* can be derived from the first losses \(10, 2.5, .*tokens or samples as weight"
+UNOBSERVED = r"step\(\) was called without a loss, so time .*call step\(loss\)"
+ENDS_EARLY = "the run of total_steps=30 ends still in warm-up: "
+NEVER_FELL: dict[str, Any] = {"max_warmup": None, "peak_gap": 1.0, "target_loss": 0.5}
 MISTAKES: dict[str, tuple[Loop, str]] = {
     "nobody steps the schedule": (lambda: trained_loop(every=10**6), "30 updates were made since .* call step.loss."),
     "a step in 50 updates": (lambda: trained_loop(every=50, updates=60), "30 updates were made since .*not epochs"),
@@ -69,16 +83,39 @@ MISTAKES: dict[str, tuple[Loop, str]] = {
     "a copied model": (lambda: trained_loop(copied=True), "no tensor of AdamW had a gradient in 25 updates"),
     "losses that alternate": (lambda: given(ALTERNATING), SCATTERED),
     "losses of zero": (lambda: given([0.0] * 30), "no target loss f. can be derived"),
-    "no loss": (lambda: given([None]), "step.. was called without a loss"),  # type: ignore[list-item]
-}
+    "no loss": (lambda: given([5.0] * 3 + [None] * 2), UNOBSERVED),
+    **{
+        f"a gap that never falls, the schedule stepped {order} the optimizer": (
+            lambda order=order: given([5.0] * 30, 30, order, **NEVER_FELL),
+            ENDS_EARLY + "the gap to target_loss=0.5 never fell",
+        )
+        for order in ("before", "after")
+    },
+    "neither a loss nor a ramp": (
+        lambda: given([None] * 30, 30, max_warmup=None, peak_gap=1.0),
+        f"{UNOBSERVED}.*|{ENDS_EARLY}no finite loss was observed",
+    ),
+    "losses that are not finite": (
+        lambda: given([5.0, math.nan, math.inf]), "the schedule ignores it but counts the update .warned once",
+    ),
+    "two updates too many": (
+        lambda: given([5.0] * 32, 30), "more than total_steps=30.*counts updates, not epochs",
+    ),
+    "another optimizer": (
+        lambda: unseen(30), "10 times in a row, but Lion.*make a new scheduler.*Together",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_has_one_warning_after_at_most_30_updates(mistake: str) -> None:
-    loop, message = MISTAKES[mistake]
-    with pytest.warns(UserWarning, match=message) as said:
+def test_a_mistake_has_one_warning_at_the_line_that_made_it_after_at_most_30_updates(mistake: str) -> None:
+    loop, messages = MISTAKES[mistake]
+    with warnings.catch_warnings(record=True, action="always") as said:
         loop()
-    assert len(said) == 1
+    assert len(said) == messages.count("|") + 1
+    for one, message in zip(said, messages.split("|"), strict=True):
+        assert re.match(f".*{message}", str(one.message))
+        assert one.filename in (__file__, schedule_runs.__file__)
 
 
 CORRECT: dict[str, Loop] = {
@@ -88,10 +125,11 @@ CORRECT: dict[str, Loop] = {
     "a new warm-up that is meant": lambda: trained_loop(resumed=True, trained=True),
     "a loss that falls at once": lambda: given([10 * 0.8**t for t in range(40)]),
     "a loss with an arbitrary zero": lambda: given([0.1 * math.sin(t) for t in range(40)]),
-    "no loss in the decay": lambda: given([falling()(t) for t in range(40)] + [None] * 20, 60),  # type: ignore[list-item]
-    "a ramp as long as the run": lambda: run(
-        AdaptiveWarmup(make_optimizer(), 30, max_warmup=1.0), lambda t: 5.0, range(30), "before"
-    ),
+    "no loss in the decay": lambda: given([*map(falling(), range(40))] + [None] * 20, 60),
+    "a ramp as long as the run": lambda: given([5.0] * 30, 30, "before", max_warmup=1.0),
+    "a gap that has not fallen yet": lambda: given([5.0] * 29, 30, **NEVER_FELL),
+    "an update more than planned": lambda: given([5.0] * 31, 30),
+    "a GradScaler that looks for its scale": lambda: unseen(9),
     "a loss that rises for a while": lambda: given([5 + 0.02 * t + 0.1 * math.sin(9 * t) for t in range(40)]),
 }
 

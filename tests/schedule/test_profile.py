@@ -74,20 +74,6 @@ def test_rho_2_is_the_rules_profile_and_the_papers_closed_form(any_rho: Profile,
     assert profile.K_rho == pytest.approx(gap0 * (div - 1) / scale, rel=1e-12)
 
 
-def test_golden_values_of_rho_3() -> None:
-    profile = Profile(lr=1.0, div=10.0, gap0=2.0, peak_gap=1.0, rho=3.0)
-    # h(2) = 4 + 1 − 3 = 2, so Kρ = 9/2, K0 = 2Kρ = 9 and K1 = 1 − 3Kρ = −12.5: η(2) = 2/(9 − 25 + 36) = 1/10.
-    assert (profile.K0, profile.K1, profile.K_rho) == pytest.approx((9.0, -12.5, 4.5), rel=1e-14)
-    assert profile(2.0) == pytest.approx(0.1, rel=1e-14)
-    assert profile(0.5) == pytest.approx(0.5 / (9 - 6.25 + 4.5 / 8), rel=1e-14)
-
-
-@given(rho=rhos, more=st.floats(1.01, 3.0), share=st.floats(0.01, 0.99), at=st.floats(0.01, 0.99))
-def test_a_larger_rho_broadens_the_peak(rho: float, more: float, share: float, at: float) -> None:
-    narrow, broad = (Profile(1.0, 100.0, 1.0, share, r) for r in (rho, rho * more))
-    assert narrow(at) <= broad(at) * (1 + 1e-12)
-
-
 def test_K1_is_negative_at_the_customary_div_and_K_positive_all_the_same() -> None:
     profile = Profile(1e-3, 100.0, 7.68, 2.47)
     assert profile.K1 < 0

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from autowarm.integrations.lightning import WarmupCallback
-from tests.integrations.lightning.test_lightning import Module, fit
+from tests.integrations.test_lightning import Module, fit
 from tests.programs import leave
 
 warnings.simplefilter("ignore")

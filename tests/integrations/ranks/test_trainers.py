@@ -1,4 +1,4 @@
-"""Trainers and a loop of one's own on two processes: the rates of a plain loop that sees the losses of both.
+"""Trainers on two processes: the rates of a plain loop that sees the losses of both.
 
 They are imported by the processes alone, for in the long tests that would take longer here than what is checked.
 """
@@ -39,20 +39,6 @@ def test_accelerate(accelerated: list[dict[str, Any]]) -> None:
     seen = [[(sum(m) / 2, 48) for m in both] for both in zip(a["losses"], b["losses"], strict=True)]
     # κ is the Trainer's model's, which is the same.
     assert a["rates"] == rates_of_a_plain_loop(accelerated[0]["trainer"]["kappa"], seen)
-
-
-def test_prepare_leaves_a_schedule_as_it_is(accelerated: list[dict[str, Any]]) -> None:
-    assert [rank["loop"]["counted"] for rank in accelerated] == [STEPS, STEPS]
-
-
-@pytest.mark.parametrize("by", ["forked", pytest.param("torchrun", marks=pytest.mark.long)])
-def test_a_loop_of_ones_own(by: str, two_processes: TwoProcesses, tmp_path: Path) -> None:
-    a, b = two_processes.run("plain_ranks.py", tmp_path, by)
-    assert a["rates"] == b["rates"] == a["resumed"] == b["resumed"]
-    assert a["losses"] == a["resumed losses"] != b["losses"] == b["resumed losses"]
-    assert a["phase"] == "decay"
-    seen = [[(loss, 6) for loss in of_a + of_b] for of_a, of_b in zip(a["losses"], b["losses"], strict=True)]
-    assert a["rates"] == rates_of_a_plain_loop(a["kappa"], seen)
 
 
 @pytest.mark.parametrize("by", ["forked", pytest.param("itself", marks=pytest.mark.long)])

@@ -48,13 +48,6 @@ def test_the_mean_is_weighted_over_ranks(ranks: list[dict[str, dict]]) -> None:
     assert ranks[0]["plain"]["rates"] == pytest.approx(rates, rel=1e-9)
 
 
-def test_tensor_rates_are_those_of_float_ones(ranks: list[dict[str, dict]]) -> None:
-    for scenario, of_tensor in (("plain", "tensor"), ("nan", "tensor nan")):
-        found = ranks[0][of_tensor]
-        assert found["rates"] == pytest.approx(ranks[0][scenario]["rates"], rel=1e-12)
-        assert found["switch"] == ranks[0][scenario]["switch"]
-
-
 @pytest.mark.parametrize(
     ("scenario", "what"),
     [(scenario, what) for what, scenarios in DIFFERENT.items() for scenario in scenarios],

@@ -66,7 +66,7 @@ class Run:
         self.rates: list[float] = []
 
     def schedule(self, steps: int, **options: Any) -> None:
-        self.scheduler = AdaptiveWarmup(self.optimizer, steps, **options)
+        self.scheduler = self.watcher = AdaptiveWarmup(self.optimizer, steps, **options)
 
     def parts(self) -> list[Any]:
         """Everything with a state."""
@@ -74,7 +74,7 @@ class Run:
 
     @property
     def recoveries(self) -> list[Any]:
-        return self.scheduler.recoveries
+        return self.watcher.recoveries if self.watcher else []
 
     def used(self) -> list[float]:
         """The rate of each update, as the optimizer finds it."""
@@ -84,9 +84,6 @@ class Run:
         for _ in range(self.steps if updates is None else updates):
             self.watch(self.update())
         return self
-
-    def observe(self, loss: torch.Tensor) -> None:
-        self.scheduler.observe(loss)
 
     def watch(self, loss: torch.Tensor | None = None) -> None:
         """What a loop does after each update."""
@@ -132,20 +129,13 @@ def _cosine_with_warm_up(optimizer: torch.optim.Optimizer, steps: int) -> Any:
     return lr_scheduler.LambdaLR(optimizer, factor)
 
 
-def _in_sequence(optimizer: torch.optim.Optimizer, steps: int) -> Any:
-    parts = [lr_scheduler.LinearLR(optimizer, 0.1, total_iters=50), lr_scheduler.CosineAnnealingLR(optimizer, steps)]
-    return lr_scheduler.SequentialLR(optimizer, parts, [50])
-
-
-# Some compute each rate from the last one, some from the peak; some write momenta as well.
+# One computes each rate from the peak, one from the last one, and one writes momenta as well; `studies.recovery.lives`
+# has others.
 SCHEDULES: dict[str, Callable[[Any, int], Any]] = {
     "none": lambda optimizer, steps: None,
     "lambda": _cosine_with_warm_up,
     "cosine": lr_scheduler.CosineAnnealingLR,
-    "sequence": _in_sequence,
     "one cycle": lambda optimizer, steps: lr_scheduler.OneCycleLR(optimizer, optimizer.defaults["lr"], steps),
-    "by epochs": lambda optimizer, steps: lr_scheduler.StepLR(optimizer, 2, 0.5),
-    "plateau": lambda optimizer, steps: lr_scheduler.ReduceLROnPlateau(optimizer, patience=1),
 }
 
 
@@ -158,36 +148,22 @@ class Beside(Run):
 
     def schedule(self, steps: int, recover: Any = True, **options: Any) -> None:
         self.scheduler: Any = SCHEDULES[self.by](self.optimizer, steps)
-        self.guard = SpikeGuard(self.optimizer, steps, recover=recover, **options) if recover else None
+        self.guard = self.watcher = SpikeGuard(self.optimizer, steps, recover=recover, **options) if recover else None
         self._used: list[float] = []
         self.optimizer.register_step_pre_hook(lambda opt, *_: self._used.append(float(opt.param_groups[0]["lr"])))
 
     def parts(self) -> list[Any]:
         return [x for x in (self.model, self.optimizer, self.scheduler, self.guard) if x is not None]
 
-    @property
-    def recoveries(self) -> list[Any]:
-        return self.guard.recoveries if self.guard else []
-
     def used(self) -> list[float]:
         return self._used
 
-    def observe(self, loss: torch.Tensor) -> None:
-        self.guard.observe(loss)
-
     def watch(self, loss: torch.Tensor | None = None) -> None:
-        for turn in (self._set_rates, self._see) if not self.first else (self._see, self._set_rates):
-            turn(loss)
-
-    def _set_rates(self, loss: torch.Tensor | None) -> None:
-        if self.by in ("by epochs", "plateau"):
-            if self.made % 60 == 0:
-                self.scheduler.step(*[loss] * (self.by == "plateau"))
-        elif self.scheduler is not None:
+        if self.guard is not None and self.first:
+            self.guard.step(loss)
+        if self.scheduler is not None:
             self.scheduler.step()
-
-    def _see(self, loss: torch.Tensor | None) -> None:
-        if self.guard is not None:
+        if self.guard is not None and not self.first:
             self.guard.step(loss)
 
 

@@ -28,8 +28,7 @@ def test_a_nan_no_longer_kills_a_run_and_the_schedule_goes_on(by: str, first: bo
     [found] = run.guard.recoveries
     assert found.restored <= AT < found.update == AT + 2
     # The schedule's own rates are those of a run without fault, and the optimizer's ramp up to them again.
-    if by != "plateau":
-        assert run.rates == healthy(Beside, by=by).rates
+    assert run.rates == healthy(Beside, by=by).rates
     at, used = found.update, run.used()
     assert used[:at] == run.rates[:at]
     shares = [used / rate for used, rate in zip(used[at : at + 22], run.rates[at:], strict=False)]

@@ -14,14 +14,9 @@ from autowarm import AdaptiveWarmup, Lion
 from autowarm.schedule import Profile, calibrate
 from autowarm.schedule.arguments import plan_of
 from tests.schedule.schedule_runs import saved
+from tests.schedule.test_shapes import FORMULAS
 
 SETTINGS, BATCH = 300, 30
-DECAYS = {
-    "cosine": lambda p: 0.5 * (1 + math.cos(math.pi * p)),
-    "linear": lambda p: 1 - p,
-    "wsd": lambda p: min(1.0, (1 - p) / 0.2),
-    "wso": lambda p: 1.0,
-}
 
 
 def algorithm_1(
@@ -45,7 +40,7 @@ def algorithm_1(
         if switch is None:
             rates.append(gap / (K0 + K1 * gap + K_rho * gap**rho))  # line 10, eq. 7
         else:
-            rates.append(lr * DECAYS[decay](max(0, t - switch) / max(1, T - switch)))  # line 12
+            rates.append(lr * FORMULAS[decay](max(0, t - switch) / max(1, T - switch)))  # line 12
     return rates
 
 
@@ -59,7 +54,7 @@ def drawn(number: int) -> dict[str, Any]:
     kappa = draw.choice([61.0, 46848.0, 1e8, None])
     return {
         "T": T, "losses": losses, "lr": draw.choice([1e-3, 0.1]), "div": draw.choice([2.0, 5.0, 100.0]), "fstar": fstar,
-        "kappa": kappa, "sigma_f2": draw.choice([1e3, 1.0]), "decay": draw.choice(list(DECAYS)),
+        "kappa": kappa, "sigma_f2": draw.choice([1e3, 1.0]), "decay": draw.choice(list(FORMULAS)),
         "stop": draw.randrange(T), "more": draw.choice([0, T]), "rho": draw.choice([None, 1.5, 2.0, 3.0]),
         "trained": number % 4 < 2,
     }  # fmt: skip
@@ -173,12 +168,3 @@ def test_the_profile_of_ones_own_is_part_of_the_schedule() -> None:
     other = AdaptiveWarmup.paper(Lion([weights()], lr=1e-3), 300, target_loss=0.1, peak_gap=2.0)
     with pytest.raises(ValueError, match="profile: saved 'Profile.*rho=3.0.*', here None"):
         other.load_state_dict(saved(scheduler))
-
-
-def test_algorithm_1_on_trained_weights_has_no_ramp() -> None:
-    scheduler = AdaptiveWarmup.paper(Lion([weights(True)], lr=1e-3), 300, target_loss=0.1)
-    for _ in range(299):
-        scheduler.optimizer.step()
-        scheduler.step(5.0)
-    assert scheduler.ended_by is None
-    assert scheduler.get_last_lr() == pytest.approx([1e-5])

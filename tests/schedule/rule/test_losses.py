@@ -1,7 +1,6 @@
 """What becomes of the losses it is given: whatever they are, the rates are finite and in (0, lr]."""
 
 import math
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from torch.distributed.tensor import Replicate, distribute_tensor
 
 from autowarm import AdaptiveWarmup
 from tests.cases import each
-from tests.schedule.schedule_runs import MODES, PEAK, every_mode, falling, make_optimizer, run
+from tests.schedule.schedule_runs import MODES, PEAK, every_mode, falling, made, make_optimizer, run
 
 
 def of_micro_batches(scheduler: AdaptiveWarmup, loss: float) -> float:
@@ -40,12 +39,7 @@ def by_the_name_of_a_plateaus(scheduler: AdaptiveWarmup, loss: float) -> float:
 
 
 def in_half_precision(scheduler: AdaptiveWarmup, loss: float) -> float:
-    scheduler.step(half := torch.tensor(loss, dtype=torch.float16))
-    return float(half)
-
-
-def in_bfloat16(scheduler: AdaptiveWarmup, loss: float) -> float:
-    scheduler.step(half := torch.tensor(loss, dtype=torch.bfloat16))
+    scheduler.step(half := torch.tensor(loss, dtype=(torch.float16, torch.bfloat16)[scheduler.last_epoch % 2]))
     return float(half)
 
 
@@ -55,9 +49,9 @@ def of_a_whole_mesh(scheduler: AdaptiveWarmup, loss: float) -> float:
 
 
 @pytest.mark.parametrize(
-    "tell", [of_micro_batches, in_a_tensor_that_is_used_again, by_the_name_of_a_plateaus, in_half_precision,
-             in_bfloat16, of_a_whole_mesh]
-)  # fmt: skip
+    "tell",
+    [of_micro_batches, in_a_tensor_that_is_used_again, by_the_name_of_a_plateaus, in_half_precision, of_a_whole_mesh],
+)
 def test_a_loss_told_in_another_way_is_the_same_loss(
     tell: Callable[[AdaptiveWarmup, float], float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,19 +71,6 @@ def test_a_loss_told_in_another_way_is_the_same_loss(
             dist.destroy_process_group()
 
 
-def test_a_step_without_a_loss_goes_on_along_the_ramp_and_warns_once() -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(), 100)
-    run(scheduler, lambda t: 5.0, range(3))
-    scheduler.optimizer.step()
-    with pytest.warns(UserWarning, match=r"without a loss.*call step\(loss\)"):
-        scheduler.step()
-    scheduler.optimizer.step()
-    with warnings.catch_warnings(action="error"):
-        scheduler.step()
-    assert scheduler.get_last_lr() == [pytest.approx(PEAK * (0.1 + 0.9 * 5 / 50))]
-    assert scheduler.last_epoch == 5
-
-
 def test_the_graph_is_let_go() -> None:
     x = torch.ones(3, requires_grad=True)
     scheduler = AdaptiveWarmup(make_optimizer(), 10)
@@ -100,22 +81,11 @@ def test_the_graph_is_let_go() -> None:
 @each("bad", [math.nan, math.inf, -math.inf])
 def test_a_bad_loss_is_left_out_and_the_step_counts(bad: float) -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 100)
-    scheduler.optimizer.step()
     with pytest.warns(UserWarning, match="the schedule ignores it but counts the update"):
-        scheduler.step(bad)
-    assert scheduler.get_last_lr() == pytest.approx([PEAK / 10])  # no finite loss yet
-    run(scheduler, falling(), range(3))
-    rate = scheduler.get_last_lr()
-    scheduler.optimizer.step()
-    scheduler.step(torch.tensor(bad))
-    assert scheduler.get_last_lr() == rate
-    assert scheduler.last_epoch == 5
-    run(scheduler, falling(), range(3, 70))
-    assert scheduler.phase == "decay"
-    before = scheduler.get_last_lr()[0]
-    scheduler.optimizer.step()
-    scheduler.step(bad)
-    assert scheduler.get_last_lr()[0] < before
+        rates = run(scheduler, lambda t: bad if t in (0, 4, 80) else falling()(t), range(100))
+    assert rates[0] == rates[1] < rates[4] == rates[5]
+    assert rates[81] < rates[80]
+    assert scheduler.last_epoch == 100
 
 
 @each("loss", [np.float32(4), np.float64(4), np.array(4.0), np.float16(4), torch.tensor([[4.0]])])
@@ -129,42 +99,27 @@ def test_numbers_of_every_kind_are_losses(loss: object, method: str) -> None:
     assert scheduler.profile.gap0 == pytest.approx(2.8)
 
 
-@each("loss", ["2.0", b"2.0", 1j, torch.tensor(1j), torch.tensor(True), {}, object])
-def test_what_is_no_real_number_is_no_loss(loss: object) -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(), 10)
-    with pytest.raises(TypeError, match="a loss is a (real )?number"):
-        scheduler.step(loss)
-    assert scheduler.state_dict() == AdaptiveWarmup(make_optimizer(), 10).state_dict()
-
-
 WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-
-
-@each(
-    "epoch",
-    [
+REFUSED: dict[tuple[type[Exception], str], list[object]] = {
+    (TypeError, "a loss is a (real )?number"): ["2.0", b"2.0", 1j, torch.tensor(1j), torch.tensor(True), {}, object],
+    (TypeError, r"epoch.* got (the int|a tensor of torch\.u?int)"): [
         *(np.int64(3), np.int32(0), np.uint8(1), 0, 3, True, np.array(3), np.array(True), np.bool_(True)),
-        *(torch.tensor(3, dtype=dtype) for dtype in WHOLE),
-        *(torch.tensor([[1]], dtype=dtype) for dtype in WHOLE),
+        *(torch.full(shape, 3, dtype=dtype) for dtype in WHOLE for shape in ((), (1, 1))),
     ],
-)
-@each("method", ["step", "observe"])
-@each("tensor", [False, True])
-def test_whole_numbers_of_every_kind_are_epochs(epoch: object, method: str, tensor: bool) -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(torch.tensor(PEAK) if tensor else PEAK), 10)
-    with pytest.raises(TypeError, match=r"epoch.* got (the int|a tensor of torch\.u?int)"):
-        getattr(scheduler, method)(epoch)
-    assert not scheduler.state_dict()["pending"]
+    (ValueError, "on the meta device and has no value"): [torch.zeros(n, device="meta") for n in ((), (1,), (1, 1))],
+}
 
 
-@each("shape", [(), (1,), (1, 1)])
+@each(("expected", "loss"), [(expected, loss) for expected, losses in REFUSED.items() for loss in losses])
 @each("method", ["step", "observe"])
 @each("tensor", [False, True])
-def test_a_loss_without_a_value_is_named(shape: tuple[int, ...], method: str, tensor: bool) -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(torch.tensor(PEAK) if tensor else PEAK), 10)
-    with pytest.raises(ValueError, match="on the meta device and has no value"):
-        getattr(scheduler, method)(torch.zeros(shape, device="meta"))
-    assert not scheduler.state_dict()["pending"]
+def test_what_is_no_loss_is_refused(
+    expected: tuple[type[Exception], str], loss: object, method: str, tensor: bool
+) -> None:
+    scheduler = made(tensor, 10)
+    with pytest.raises(expected[0], match=expected[1]):
+        getattr(scheduler, method)(loss)
+    assert scheduler.state_dict() == made(tensor, 10).state_dict()
 
 
 def in_bounds(rates: list[float]) -> bool:

@@ -56,6 +56,10 @@ STREAMS: dict[str, Callable[[int], float | None]] = {
     "spikes later": lambda t: {15: -1e300, 18: 1e300}.get(t, falling()(t)),
     "zero": lambda t: 0.0,
     "through zero": lambda t: 5.0 - t,
+    **{
+        f"first losses without a scale: {first}": lambda t, first=first: float(first[t % 5]) if t < 10 else -float(t)
+        for first in ([5, 0, 5, 5, 5], [3, 3, -0.1, 3, 3], [3, -2, 1, -4, 2], [3, 9, 5, 4, 7])
+    },
     "with gaps": lambda t: None if t % 4 == 2 else falling()(t),
     "every tenth": lambda t: falling()(t) + NOISE[t] if t % 10 == 0 else None,
     "none in decay": lambda t: falling()(t) if t < 90 else None,
@@ -150,7 +154,7 @@ def test_as_the_reference(name: str, stream: str) -> None:
     expected = reference(losses, options, kappa=16.0)
     pair = list(SCHEDULES).index(name) + list(STREAMS).index(stream)
     for mode in (("float", "float64"), ("float",), ("float", "float32"), ("float",))[pair % 4]:
-        scheduler = AdaptiveWarmup(make_optimizer(RATES[mode]()), T, max_nonfinite=None, **options)
+        scheduler = AdaptiveWarmup(make_optimizer(given := RATES[mode]()), T, max_nonfinite=None, **options)
         rates = []
         with warnings.catch_warnings(action="ignore"):
             for t in range(T):
@@ -159,3 +163,4 @@ def test_as_the_reference(name: str, stream: str) -> None:
                 scheduler.step(losses(t))
         assert rates == pytest.approx(expected, rel=1e-6 if mode == "float32" else 1e-9), mode
         assert all(0 < rate <= PEAK * (1 + 1e-6) for rate in rates), mode
+        assert mode == "float" or scheduler.optimizer.param_groups[0]["lr"] is given  # filled in place

@@ -75,15 +75,22 @@ def test_trained_weights_warm_up_for_3_percent_and_new_ones_for_half(name: str, 
         assert scheduler.warmup_steps == length
         assert scheduler.metrics()["trained"] == trained
         assert ("trained weights" in repr(scheduler)) == trained
+        scheduler.rewarm(scheduler.last_epoch + T)  # keeps the verdict
+        steps(scheduler, T // 2 + 5, order)
+        assert (scheduler.trained, scheduler.warmup_steps) == (trained, length)
 
 
 @pytest.mark.parametrize("lr", [1e-6, torch.tensor(1e-6)], ids=["float", "tensor"])
-def test_the_verdict_can_be_given(lr: Any) -> None:
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize(("trained", "length"), [(True, SHORT), (False, T // 2)])
+def test_the_verdict_can_be_given_and_counts_on_resuming(trained: bool, length: int, resumed: bool, lr: Any) -> None:
     for model in (TRAINED, new_model()):
-        for trained, length in ((True, SHORT), (False, T // 2)):
-            scheduler = scheduled(model, lr=lr.clone() if isinstance(lr, torch.Tensor) else lr, trained=trained)
-            steps(scheduler, T // 2 + 5)
-            assert (scheduler.trained, scheduler.warmup_steps) == (trained, length)
+        scheduler = scheduled(model, lr=lr.clone() if isinstance(lr, torch.Tensor) else lr, trained=trained)
+        if resumed:
+            steps(first := scheduled(new_model() if trained else TRAINED), 5)
+            scheduler.load_state_dict(saved(first))
+        steps(scheduler, T // 2 + 5)
+        assert (scheduler.trained, scheduler.warmup_steps) == (trained, length)
 
 
 def test_weights_may_be_loaded_after_the_scheduler_is_made() -> None:
@@ -105,25 +112,6 @@ def test_a_resumed_run_does_not_look_again(at: int) -> None:
     assert head + steps(second, 50 - at) == rates
 
 
-def test_a_verdict_that_is_given_on_resuming_counts() -> None:
-    for trained, length in ((True, SHORT), (False, T // 2)):
-        first = scheduled(new_model() if trained else TRAINED)
-        steps(first, 5)
-        second = scheduled(new_model(), trained=trained)
-        second.load_state_dict(saved(first))
-        steps(second, T // 2)
-        assert (second.trained, second.warmup_steps) == (trained, length)
-
-
-def test_a_new_warm_up_keeps_the_verdict() -> None:
-    for model, trained, length in ((TRAINED, True, SHORT), (new_model(), False, 100)):
-        scheduler = scheduled(model)
-        steps(scheduler, T)
-        scheduler.rewarm(2 * T)
-        steps(scheduler, T // 2 + 5)
-        assert (scheduler.trained, scheduler.warmup_steps) == (trained, length)
-
-
 class Adapted(nn.Module):
     """A frozen layer with LoRA's adapter, a random matrix and a zero one."""
 
@@ -137,47 +125,31 @@ class Adapted(nn.Module):
         return self.base(x) + x @ self.a.T @ self.b.T
 
 
-@pytest.mark.parametrize("order", ["after", "before"])
+@pytest.mark.parametrize("kind", ["after", "before", "compiled", "in the backward pass"])
 @pytest.mark.parametrize("make", [torch.optim.AdamW, Lion, Muon], ids=lambda make: make.__name__)
 def test_an_adapters_base_is_trained_though_the_first_update_fills_its_zeros(
-    make: Callable[..., torch.optim.Optimizer], order: str
+    make: Callable[..., torch.optim.Optimizer], kind: str
 ) -> None:
     model = Adapted()
-    opt = make([model.a, model.b], lr=1e-2)
-    scheduler = AdaptiveWarmup(opt, T)
-    while scheduler.trained is None:
-        x = torch.randn(8, 64)
-        loss = (model(x) - x).square().mean()
-        loss.backward()
-        if order == "before":
-            scheduler.step(loss)
-        opt.step()
-        if order == "after":
-            scheduler.step(loss)
-        opt.zero_grad()
-    assert scheduler.trained is True
-    assert model.b.any() or order == "before"
-
-
-@pytest.mark.parametrize("kind", ["compiled", "in the backward pass"])
-def test_adapters_are_seen_before_steps_of_other_kinds(kind: str) -> None:
-    model = Adapted()
-    if kind == "compiled":
-        opt: torch.optim.Optimizer = torch.optim.AdamW([model.a, model.b], lr=1e-2)
-        step = torch.compile(opt.step, backend="eager")
-        scheduler = AdaptiveWarmup(opt, T)
-    else:
-        each = {p: torch.optim.AdamW([p], lr=1e-2) for p in (model.a, model.b)}
-        scheduler, step = AdaptiveWarmup(Together(*each.values()), T), lambda: None
+    if kind == "in the backward pass":
+        each = {p: make([p], lr=1e-2) for p in (model.a, model.b)}
         for p, one in each.items():
             p.register_post_accumulate_grad_hook(lambda _, one=one: one.step())
+        opt, step = Together(*each.values()), lambda: None
+    else:
+        opt = make([model.a, model.b], lr=1e-2)
+        step = torch.compile(opt.step, backend="eager") if kind == "compiled" else opt.step
+    scheduler = AdaptiveWarmup(opt, T)
     x = torch.randn(8, 64)
     loss = (model(x) - x).square().mean()
     loss.backward()
+    if kind == "before":
+        scheduler.step(loss)
+        opt.step()
     step()
-    assert model.b.any()
     scheduler.step(loss)
     assert scheduler.trained is True
+    assert model.b.any()
 
 
 def test_behind_another_scheduler_the_weights_that_it_leaves_count() -> None:

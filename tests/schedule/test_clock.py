@@ -1,14 +1,16 @@
 """Time is the updates the optimizer made."""
 
+import copy
 import gc
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.optim.lr_scheduler import ConstantLR, LinearLR, SequentialLR
 
 from autowarm import AdaptiveWarmup, Lion
 from tests.schedule.schedule_runs import PEAK, every_lr, falling, made, make_optimizer, run
@@ -47,16 +49,6 @@ def test_a_skipped_update_counts_neither_as_step_nor_as_observation(name: str) -
     assert seen[-1] == updates == 17
 
 
-def test_updates_skipped_before_the_first_one_do_not_count_even_if_gradients_are_gone() -> None:
-    opt = make_optimizer()
-    scheduler = AdaptiveWarmup(opt, 20)
-    x = torch.ones(1, requires_grad=True)
-    for _ in range(6):
-        opt.zero_grad()
-        scheduler.step((5.0 * x).sum())  # the scaler skipped all of these
-    assert (scheduler.last_epoch, scheduler.get_last_lr()) == (0, [pytest.approx(PEAK / 10)])
-
-
 def test_a_scheduler_that_is_gone_no_longer_watches() -> None:
     opt = make_optimizer()
     for _ in range(5):
@@ -65,39 +57,23 @@ def test_a_scheduler_that_is_gone_no_longer_watches() -> None:
     assert len(opt._optimizer_step_post_hooks) <= 1
 
 
-def test_a_dry_run_without_gradients_advances() -> None:
+@pytest.mark.parametrize(
+    ("options", "traced", "counted"),
+    [
+        ({}, True, 0),  # a GradScaler skipped all of them, and the gradients are gone
+        ({}, False, 9),  # a dry run of the schedule, with losses that are made up: the first comes before an update
+        ({"capturable": True}, True, 10),  # a graph's replays made the updates, and no Python saw them
+    ],
+)
+def test_calls_that_find_neither_an_update_nor_a_gradient(options: dict, traced: bool, counted: int) -> None:
     opt = Lion([nn.Parameter(torch.zeros(3, 3))], lr=PEAK)
-    scheduler = AdaptiveWarmup(opt, 30)
-    rates = []
-    for t in range(30):
-        scheduler.step(falling()(t))
-        rates.append(scheduler.get_last_lr()[0])
-    assert rates[0] == pytest.approx(PEAK / 10)
-    assert max(rates) == PEAK
-    assert scheduler.phase == "decay"
-
-
-def test_replayed_updates_are_counted_for_capturable_optimizers() -> None:
-    opt = make_optimizer()
-    opt.param_groups[0]["capturable"] = True
-    scheduler = AdaptiveWarmup(opt, 30)
+    opt.param_groups[0].update(options)
+    scheduler = AdaptiveWarmup(opt, 10)
     for t in range(10):
-        scheduler.step(falling()(t))  # the graph's replay made the update, and no Python saw it
-    assert scheduler.last_epoch == 10
-
-
-def test_past_the_horizon_the_rate_stays() -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(), 20, final_ratio=0.1)
-    run(scheduler, falling(), range(20))
-    last = scheduler.get_last_lr()
-    scheduler.optimizer.step()
-    with warnings.catch_warnings(action="error"):
-        scheduler.step(1.0)  # some loops make one update more than planned
-    scheduler.optimizer.step()
-    with pytest.warns(UserWarning, match="more than total_steps=20.*counts updates, not epochs"):
-        scheduler.step(1.0)
-    assert scheduler.get_last_lr() == last
-    assert last[0] >= 0.1 * PEAK
+        loss = torch.tensor(falling()(t), requires_grad=traced)
+        scheduler.step(1.0 * loss)
+    assert scheduler.last_epoch == counted
+    assert (scheduler.get_last_lr()[0] == pytest.approx(PEAK / 10)) == (not counted)
 
 
 @every_lr
@@ -109,26 +85,6 @@ def test_several_updates_between_two_calls_count_each(tensor: bool) -> None:
         scheduler.step(5.0)
     assert (scheduler.last_epoch, scheduler.warmup_steps, scheduler.phase) == (60, 30, "decay")
     assert float(scheduler.get_last_lr()[0]) < 0.01 * PEAK
-
-
-@every_lr
-def test_updates_that_are_not_seen_are_missed_aloud(tensor: bool) -> None:
-    scheduler = made(tensor, 60)
-    run(scheduler, falling(), range(5))
-    other = make_optimizer()  # swapped in, and the scheduler does not know
-    with warnings.catch_warnings(action="error"):
-        for t in range(9):
-            other.step()
-            scheduler.step(falling()(t))
-    other.step()
-    with pytest.warns(UserWarning, match=r"10 times in a row, but Lion.*make a new scheduler.*Together") as caught:
-        scheduler.step(4.0)
-    assert caught[0].filename == __file__
-    with warnings.catch_warnings(action="error"):
-        for t in range(30):
-            other.step()
-            scheduler.step(falling()(t))
-    assert scheduler.last_epoch == 5
 
 
 def test_another_optimizer_in_the_schedulers_place_is_refused() -> None:
@@ -198,3 +154,52 @@ def test_a_step_that_calls_its_parents_is_one_update(raises: bool) -> None:
         opt.step()
         scheduler.step(5.0)
     assert scheduler.last_epoch == 10
+
+
+# Inside PyTorch's own schedulers
+
+
+def wrapped(name: str, opt: torch.optim.Optimizer) -> tuple[torch.optim.lr_scheduler.LRScheduler, AdaptiveWarmup]:
+    ours = AdaptiveWarmup(opt, 12, target_loss=0.5, peak_gap=5.0)
+    if name == "ours second":
+        return SequentialLR(opt, [ConstantLR(opt, factor=0.5, total_iters=100), ours], milestones=[5]), ours
+    return SequentialLR(opt, [ours, LinearLR(opt, 1.0, 0.1, total_iters=8)], milestones=[12]), ours
+
+
+@pytest.mark.parametrize("name", ["ours second", "ours first"])
+@pytest.mark.parametrize("at", [1, 4, 5, 6, 11, 12, 13, 16])
+def test_resumed_inside_pytorchs_own_equals_straight(name: str, at: int) -> None:
+    def go(outer, ours, steps: Iterable[int]) -> list[float]:
+        rates = []
+        for t in steps:
+            rates.append(outer.optimizer.param_groups[0]["lr"])
+            outer.optimizer.step()
+            ours.observe(falling()(t))
+            outer.step()
+        return rates
+
+    with warnings.catch_warnings(action="ignore"):
+        straight = go(*wrapped(name, make_optimizer()), range(20))
+        first = wrapped(name, make_optimizer())
+        head = go(*first, range(at))
+        state, opt_state = copy.deepcopy(first[0].state_dict()), first[0].optimizer.state_dict()
+        second = wrapped(name, make_optimizer())
+        second[0].optimizer.load_state_dict(opt_state)
+        second[0].load_state_dict(state)
+        assert head + go(*second, range(at, 20)) == straight
+    if name == "ours second":  # it starts at its milestone
+        alone = AdaptiveWarmup(make_optimizer(), 12, target_loss=0.5, peak_gap=5.0)
+        assert straight[:5] == [PEAK / 2] * 5
+        assert straight[5:17] == pytest.approx(run(alone, lambda t: falling()(t + 5), range(12)))
+
+
+def test_an_update_skipped_right_after_the_milestone_does_not_count() -> None:
+    opt = make_optimizer()
+    first, ours = ConstantLR(opt, factor=0.5, total_iters=100), AdaptiveWarmup(opt, 20, peak_gap=1.0, target_loss=0.5)
+    sequence = SequentialLR(opt, [first, ours], milestones=[2])
+    for _ in range(2):
+        opt.step()
+        sequence.step()
+    ours.observe(5.0)
+    sequence.step()
+    assert ours.last_epoch == 0

@@ -7,9 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import optuna
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from torch import nn
 from torch.utils.data import DataLoader
 from transformers import LlamaForCausalLM, Trainer, TrainingArguments
 
@@ -22,8 +24,8 @@ from autowarm.integrations.transformers import (
     optimizer_by_name,
 )  # fmt: skip
 
-from ..llama import make_data, make_model
-from ..plain import rates_of
+from .llama import make_data, make_model
+from .plain import rates_of
 
 STEPS, BATCH, LR = 12, 4, 0.02
 
@@ -50,9 +52,11 @@ class Mixed(InOrder, WarmupTrainer):
 
 
 class CalledBack(InOrder, Trainer):
-    def __init__(self, model: Any, args: Any, *, optim: str, **kwargs: Any) -> None:
+    """A plain Trainer with a schedule over the run, or over another number of updates."""
+
+    def __init__(self, model: Any, args: Any, *, optim: str, plan: int | None = None, **kwargs: Any) -> None:
         opt = Muon.from_model(model, lr=args.learning_rate, weight_decay=args.weight_decay)
-        super().__init__(model, args, optimizers=(opt, AdaptiveWarmup(opt, args.max_steps)), **kwargs)
+        super().__init__(model, args, optimizers=(opt, AdaptiveWarmup(opt, plan or args.max_steps)), **kwargs)
         self.add_callback(WarmupCallback(self))
 
 
@@ -114,35 +118,6 @@ def test_the_rates_and_weights_are_a_plain_loops(
         assert all(torch.equal(a, b) for a, b in zip(resumed.model.parameters(), model.parameters(), strict=True))
 
 
-def stand_in(scheduler: Any) -> Any:
-    """A trainer as the callback needs it between its hooks."""
-    accelerator = SimpleNamespace(optimizer_step_was_skipped=False)
-    return SimpleNamespace(lr_scheduler=scheduler, accelerator=accelerator, create_scheduler=lambda: scheduler)
-
-
-def update(callback: WarmupCallback, trainer: Any, loss: float, *, skipped: bool) -> None:
-    trainer.accelerator.optimizer_step_was_skipped = skipped
-    callback.on_step_begin(None, None, None)
-    callback._losses.append(torch.tensor(loss))
-    callback.on_optimizer_step(None, None, None)
-
-
-def test_an_update_that_was_skipped_leaves_no_loss_behind() -> None:
-    handed: list[float] = []
-    seen: list[list[float]] = []
-
-    def step() -> None:
-        seen.append(handed.copy())
-        handed.clear()
-
-    trainer = stand_in(SimpleNamespace(observe=lambda loss: handed.append(float(loss)), step=step))
-    callback = WarmupCallback(trainer)
-    update(callback, trainer, 100.0, skipped=True)
-    update(callback, trainer, 3.0, skipped=False)
-    # The schedule takes the skipped one by itself, for the trainer steps it after real updates alone.
-    assert (seen, handed) == ([[100.0]], [3.0])
-
-
 def test_a_trainer_of_ones_own_with_its_own_loss(tmp_path: Path) -> None:
     """A mean per micro-batch, which Trainer divides by their number; here three, the last update two."""
     seen: list[float] = []
@@ -189,28 +164,22 @@ def test_optimizers_by_name(tmp_path: Path) -> None:
     ("warmup", "expected"),
     [({"max_warmup": 0.5}, math.log(32)), ({"chance_loss": 7.0}, 7.0), ({"chance_loss": None}, None)],
 )
-def test_the_chance_loss_is_that_of_the_vocabulary_unless_set(
+def test_the_chance_loss_is_that_of_the_vocabulary_unless_set_or_not_known(
     warmup: dict[str, Any], expected: float | None, tmp_path: Path
 ) -> None:
-    lora = get_peft_model(make_model(), LoraConfig(target_modules=["q_proj"]))
-    for model in (make_model(), lora, torch.compile(make_model())):
-        assert chance_of(WarmupTrainer(model, make_args(tmp_path), optim="muon", warmup=warmup)) == expected
-
-
-def chance_of(trainer: Trainer) -> float | None:
-    trainer.create_optimizer_and_scheduler(STEPS)
-    return trainer.lr_scheduler.state_dict()["settings"]["chance_loss"]
-
-
-def test_neither_a_loss_of_ones_own_nor_a_model_of_another_kind_has_a_known_chance(tmp_path: Path) -> None:
     class Own(WarmupTrainer):
         def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             return 10 * super().compute_loss(model, inputs, *args, **kwargs)
 
-    args, own_loss = make_args(tmp_path), {"compute_loss_func": lambda *_: 0.0}
-    assert chance_of(Own(make_model(), args, optim="muon")) is None
-    assert chance_of(WarmupTrainer(make_model(), args, optim="muon", **own_loss)) is None
-    assert chance_of(WarmupTrainer(torch.nn.Linear(4, 4), args, optim="muon")) is None
+    def chance(model: Any, kind: type[WarmupTrainer] = WarmupTrainer, **options: Any) -> float | None:
+        trainer = kind(model, make_args(tmp_path), optim="muon", warmup=warmup, **options)
+        trainer.create_optimizer_and_scheduler(STEPS)
+        return trainer.lr_scheduler.state_dict()["settings"]["chance_loss"]
+
+    lora = get_peft_model(make_model(), LoraConfig(target_modules=["q_proj"]))
+    assert {chance(model) for model in (make_model(), lora, torch.compile(make_model()))} == {expected}
+    unknown = chance(make_model(), Own), chance(make_model(), compute_loss_func=lambda *_: 0.0), chance(nn.Linear(4, 4))
+    assert unknown == (warmup.get("chance_loss"),) * 3
 
 
 def test_each_setting_that_is_not_used_is_named_once(tmp_path: Path) -> None:
@@ -260,15 +229,71 @@ def test_a_trainer_that_cannot_be_given_a_warm_up_stays_as_it_was(tmp_path: Path
 
 
 @pytest.mark.filterwarnings("ignore:the loss was NaN or infinite")
-def test_losses_of_skipped_updates_that_are_not_finite_count() -> None:
+def test_of_skipped_updates_only_losses_that_are_not_finite_count() -> None:
     """Trainer does not step a scheduler after an update that its scaler skipped."""
-    scheduler = AdaptiveWarmup(Lion(torch.nn.Linear(4, 4).parameters(), lr=0.01), 200, max_nonfinite=2)
+    scheduler = AdaptiveWarmup(Lion(torch.nn.Linear(4, 4).parameters(), lr=0.01), 200, max_nonfinite=2, smoothing=0)
     scheduler.optimizer.step()
     scheduler.step(2.0)
-    trainer = stand_in(scheduler)
-    callback = WarmupCallback(trainer)
-    update(callback, trainer, 2.0, skipped=True)
-    update(callback, trainer, math.inf, skipped=True)
+    accelerator = SimpleNamespace(optimizer_step_was_skipped=False)
+    callback = WarmupCallback(SimpleNamespace(lr_scheduler=scheduler, accelerator=accelerator))  # type: ignore[arg-type]
+
+    def update(loss: float, *, skipped: bool = True) -> None:
+        accelerator.optimizer_step_was_skipped = skipped
+        callback.on_step_begin(None, None, None)
+        callback._losses.append(torch.tensor(loss))
+        callback.on_optimizer_step(None, None, None)
+
+    update(100.0)
+    update(1.9, skipped=False)
+    scheduler.optimizer.step()
+    scheduler.step()  # as the trainer does
+    assert scheduler.metrics()["loss"] == pytest.approx(1.9)
+    update(math.inf)
     with pytest.raises(RuntimeError, match="2 times in a row"):
-        update(callback, trainer, math.inf, skipped=True)
-    assert scheduler.last_epoch == 1
+        update(math.inf)
+    assert scheduler.last_epoch == 2
+
+
+# A search for hyper-parameters trains each trial with the values that it tries
+
+
+TRIED: dict[str, list[Any]] = {
+    "learning_rate": [3e-3, 1e-2, 4e-2], "weight_decay": [0.0, 0.1, 0.3], "warmup_steps": [3, 5],
+    "lr_scheduler_type": ["cosine", "constant"],
+}  # fmt: skip
+
+
+class Kept(WarmupTrainer):
+    """Keeps what each trial trained with."""
+
+    def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
+        scheduler = super().create_scheduler(*args, **kwargs)
+        vars(self).setdefault("kept", []).append(scheduler)
+        return scheduler
+
+
+def test_optuna(tmp_path: Path) -> None:
+    """And a setting that is tried but not used is said to be, once."""
+    args = make_args(tmp_path, max_steps=2, save_strategy="no")
+    data = make_data(2 * BATCH)
+    trainer = Kept(args=args, model_init=make_model, optim="muon", train_dataset=data, eval_dataset=data[:4])
+    tried = []
+
+    def space(trial: optuna.Trial) -> dict[str, Any]:
+        found = {name: trial.suggest_categorical(name, values) for name, values in TRIED.items()}
+        tried.append((found["learning_rate"], found["weight_decay"]))
+        return found
+
+    grid = optuna.samplers.GridSampler(TRIED, seed=1)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        trainer.hyperparameter_search(hp_space=space, n_trials=6, backend="optuna", sampler=grid)
+    groups = [scheduler.optimizer.param_groups for scheduler in trainer.kept]
+    assert [scheduler.base_lrs[0] for scheduler in trainer.kept] == [lr for lr, _ in tried]
+    assert [(made[0]["initial_lr"], max(group["weight_decay"] for group in made)) for made in groups] == tried
+    assert len({lr for lr, _ in tried}) > 1 < len({decay for _, decay in tried})
+    assert all(scheduler.last_epoch == 2 for scheduler in trainer.kept)
+    for name in ("warmup_steps", "lr_scheduler_type"):
+        assert sum(f"{name}=" in str(one.message) and "is not used" in str(one.message) for one in caught) == 1
+    made = trainer.create_optimizer()
+    trainer.args.learning_rate = 1.0
+    assert trainer.create_optimizer() is made  # which is there

@@ -11,8 +11,8 @@ from torch import nn
 from autowarm import AdaptiveWarmup, Lion, Muon
 from autowarm.integrations.accelerate import WarmupScheduler
 
-from ..plain import accelerated
-from ..plain import train as plain_loop
+from .plain import accelerated
+from .plain import train as plain_loop
 
 STEPS, LR = 12, 0.02
 

@@ -1,15 +1,18 @@
 """Parameter groups of every kind, and others who change their rates."""
 
+import copy
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, MultiStepLR
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
-from tests.schedule.schedule_runs import PEAK, every_lr, falling, group, rate, saved
+from tests.schedule.schedule_runs import PEAK, every_lr, falling, group, made, make_optimizer, rate, saved
 
 
 def train(scheduler: AdaptiveWarmup, first: int, last: int) -> list[list[float]]:
@@ -143,51 +146,42 @@ def test_peak_rates_that_are_none(lr: float, tensor: bool) -> None:
         AdaptiveWarmup(opt, 10, geometry="sign")
 
 
-@every_lr
-def test_chained_its_factors_multiply(tensor: bool) -> None:
-    alone = AdaptiveWarmup(Lion([group(tensor)]), 40)
-    plain = [a for (a,) in train(alone, 0, 40)]
-    opt = Lion([group(tensor)])
-    ours = AdaptiveWarmup(opt, 40)
-    chain = ChainedScheduler([ours, ExponentialLR(opt, 0.9)], optimizer=opt)
-    rates = []
-    for t in range(40):
-        opt.step()
-        rates.append(float(opt.param_groups[0]["lr"]))
-        ours.observe(falling()(t))
-        chain.step()
-    assert rates == pytest.approx([a * 0.9**t for t, a in enumerate(plain)])
+FACTORS: dict[str, tuple[Callable[..., list[Any]], Callable[[int], float]]] = {
+    "chained": (
+        lambda ours, opt: [ChainedScheduler([ours, ExponentialLR(opt, 0.9)], optimizer=opt)], lambda t: 0.9**t
+    ),
+    "beside ours": (
+        lambda ours, opt: [ours, MultiStepLR(opt, [11, 21], 0.5)], lambda t: 0.5 ** ((t > 10) + (t > 20))
+    ),
+}  # fmt: skip
 
 
 @every_lr
-@pytest.mark.parametrize("at", [9, 10, 11, 25])
-def test_a_plateaus_reductions_are_kept_and_resumed(tensor: bool, at: int) -> None:
-    plain = [a for (a,) in train(AdaptiveWarmup(Lion([group(tensor)]), 40), 0, 40)]
+@pytest.mark.parametrize("at", [1, 9, 10, 11, 25])
+@pytest.mark.parametrize("other", FACTORS)
+def test_what_another_scheduler_makes_of_the_rate_is_a_factor_and_resumed(other: str, at: int, tensor: bool) -> None:
+    make, factor = FACTORS[other]
 
-    def make() -> AdaptiveWarmup:
-        return AdaptiveWarmup(Lion([group(tensor)]), 40)
-
-    def go(ours: AdaptiveWarmup, plateau: ReduceLROnPlateau, first: int, last: int) -> list[float]:
+    def go(first: int, last: int, ours: AdaptiveWarmup, steps: list[Any]) -> list[float]:
         rates = []
         for t in range(first, last):
-            rates += train(ours, t, t + 1)[0]
-            if t in (10, 20):
-                plateau.num_bad_epochs = plateau.patience
-                plateau.step(1e9)  # no improvement: the rate is cut to half
+            ours.optimizer.step()
+            rates.append(float(ours.optimizer.param_groups[0]["lr"]))
+            ours.observe(falling()(t))
+            for one in steps:
+                one.step()
         return rates
 
-    first = make()
-    plateau = ReduceLROnPlateau(first.optimizer, factor=0.5)
-    plateau.best = 0.0
-    head = go(first, plateau, 0, at)
-    second = make()
-    second.optimizer.load_state_dict(first.optimizer.state_dict())
-    second.load_state_dict(saved(first))
-    other = ReduceLROnPlateau(second.optimizer, factor=0.5)
-    other.load_state_dict(plateau.state_dict())
-    rates = head + go(second, other, at, 40)
-    assert rates == pytest.approx([a * 0.5 ** ((t > 10) + (t > 20)) for t, a in enumerate(plain)])
-    assert rates == head + go(first, plateau, at, 40)
+    plain = [a for (a,) in train(AdaptiveWarmup(Lion([group(tensor)]), 40), 0, 40)]
+    straight, resumed = (AdaptiveWarmup(Lion([group(tensor)]), 40) for _ in range(2))
+    first, second = (make(ours, ours.optimizer) for ours in (straight, resumed))
+    head = go(0, at, straight, first)
+    resumed.optimizer.load_state_dict(straight.optimizer.state_dict())
+    for one, other in zip(second, first, strict=True):
+        one.load_state_dict(saved(other))
+    tail = go(at, 40, resumed, second)
+    assert head + tail == pytest.approx([a * factor(t) for t, a in enumerate(plain)])
+    assert go(at, 40, straight, first) == tail
 
 
 def test_a_rate_raised_above_its_peak_is_not_kept_and_said_so() -> None:
@@ -270,3 +264,45 @@ def test_rates_that_others_set_hold_while_they_do_and_leave_nothing_behind(
     assert len(differ) <= (when != "before the update")
     [warning] = said
     assert f"The peak given is still {PEAK}" in str(warning.message)
+
+
+# Inside `torch.inference_mode` and `torch.autocast`, in turns with steps outside
+
+
+MODES: dict[str, Any] = {
+    "inference": torch.inference_mode,
+    "no_grad": torch.no_grad,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+}
+
+
+@every_lr
+@pytest.mark.parametrize("turn", [1, 2, 3])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_schedule_that_is_made_stepped_or_changed_in_a_mode_has_the_same_rates(
+    mode: str, turn: int, tensor: bool
+) -> None:
+    """What is inside changes from turn to turn, at every so many updates."""
+    plain = made(tensor)
+
+    def inside(t: int) -> AbstractContextManager[object]:
+        return MODES[mode]() if t // 5 % (turn + 1) else nullcontext()
+
+    with inside(5 * (turn > 1)):
+        lr = rate(tensor)
+    opt = make_optimizer(lr)
+    with inside(5 * (turn != 2)):
+        scheduler = AdaptiveWarmup(opt, 100)
+    for t in range(60):
+        for one, where in ((plain, nullcontext()), (scheduler, inside(t))):
+            with where:
+                if t in (5, 10, 15):
+                    one.load_state_dict(copy.deepcopy(one.state_dict()))
+                if t in (20, 25, 30):
+                    one.optimizer.load_state_dict(copy.deepcopy(one.optimizer.state_dict()))
+                if t in (35, 40, 45):
+                    one.extend(100 + t)
+                one.optimizer.step()
+                one.step(torch.tensor(falling()(t), dtype=torch.float64))
+        assert [float(x) for x in scheduler.get_last_lr()] == [float(x) for x in plain.get_last_lr()]
+        assert float(opt.param_groups[0]["lr"]) == float(plain.get_last_lr()[0])

@@ -18,7 +18,7 @@ from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
 from autowarm.optim import Together
 
-from ..plain import rates_of, train
+from .plain import rates_of, train
 
 STEPS, LR, EPOCH = 12, 0.02, 12
 

@@ -12,7 +12,7 @@ from autowarm import Muon
 from autowarm.lab.analysis.results import Results, write_results
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.pool import Job, OnRow, message_of, perform
-from autowarm.lab.folders import claim
+from autowarm.lab.files import claim
 from autowarm.lab.training.metrics import Progress
 from autowarm.lab.training.parallel import Ranks
 

@@ -18,8 +18,7 @@ from autowarm.lab.data.shards import check, read_shards
 from autowarm.lab.data.tokenise import ShardsConfig, documents, make_shards
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.engine import make, plan
-from autowarm.lab.files import sha256, within
-from autowarm.lab.folders import claim
+from autowarm.lab.files import claim, sha256, within
 from autowarm.lab.training.checkpoint import Checkpoints
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import read_metrics

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autowarm.lab.commands import main
-from autowarm.lab.folders import MARKER, Busy, claim, free, is_ours, locked
+from autowarm.lab.files import MARKER, Busy, claim, free, is_ours, locked
 from autowarm.lab.training.checkpoint import Checkpoints, own_checkpoints
 from tests.programs import Launcher
 

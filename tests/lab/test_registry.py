@@ -4,6 +4,7 @@ import io
 import re
 from contextlib import redirect_stdout
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch
 from autowarm.lab import registry
 from autowarm.lab.commands import main
 from autowarm.lab.config import CompareConfig, OptimizerConfig, RunConfig, ScheduleConfig
-from autowarm.lab.registry import OPTIMIZERS, SCHEDULES, SMALL_TASKS, WITH_NORM, Optimizer, Schedule, at
+from autowarm.lab.registry import OPTIMIZERS, SCHEDULES, SMALL_TASKS, WITH_NORM, Optimizer, Schedule
 from autowarm.lab.tasks import make_task
 from autowarm.lab.training.optimizers import make_optimizer
 from autowarm.lab.training.schedules import make_scheduler
@@ -27,7 +28,7 @@ def said(*words: str) -> str:
 
 
 def test_every_entry_is_where_it_says() -> None:
-    assert all(callable(at(entry.place)) for entry in (*OPTIMIZERS.values(), *SCHEDULES.values()))
+    assert all(callable(resolve_name(entry.place)) for entry in (*OPTIMIZERS.values(), *SCHEDULES.values()))
     assert [make_task(RunConfig(task=name)).name for name in SMALL_TASKS] == list(SMALL_TASKS)
 
 
@@ -52,7 +53,7 @@ def test_a_row_is_all_that_a_new_schedule_and_a_new_optimizer_need(monkeypatch: 
     [point] = config.points()
     assert point.name == "sgd-lr0.1-slow-seed0"
     optimizer = make_optimizer(torch.nn.Linear(2, 2), OptimizerConfig("sgd", 0.1))
-    monkeypatch.setattr("autowarm.lab.training.schedules.at", lambda place: slow_start)
+    monkeypatch.setattr("autowarm.lab.training.schedules.resolve_name", lambda place: slow_start)
     make_scheduler(optimizer, point.run.schedule, 10)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
 

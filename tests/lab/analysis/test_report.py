@@ -13,7 +13,7 @@ from autowarm.lab.analysis.results import Results
 from autowarm.lab.analysis.summary import summarise
 from autowarm.lab.analysis.table import table
 from autowarm.lab.commands import main
-from autowarm.lab.folders import claim
+from autowarm.lab.files import claim
 
 from ..helpers import CELL, ROWS, row, stored
 from .test_figures import NAMES

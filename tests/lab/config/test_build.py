@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from autowarm.lab.calibration import CalibrateConfig
 from autowarm.lab.commands import main
 from autowarm.lab.config import (
+    CalibrateConfig,
     CompareConfig,
     FigureConfig,
     RunConfig,

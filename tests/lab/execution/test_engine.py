@@ -21,7 +21,7 @@ from autowarm.lab.data import prepare, text
 from autowarm.lab.execution import engine, pool
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.engine import Planned, execute, gather, longer, make, plan
-from autowarm.lab.folders import claim
+from autowarm.lab.files import claim
 from autowarm.lab.training.loop import train
 
 from ..helpers import CELL, row
@@ -152,7 +152,7 @@ def test_where_every_run_fails_there_are_no_results(
 HOLDER = """
 import shutil, sys
 from pathlib import Path
-from autowarm.lab.folders import locked
+from autowarm.lab.files import locked
 
 made, folder = map(Path, sys.argv[1:])
 with locked(folder):

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from autowarm.lab.calibration.authors import authors_peak_gap
 from autowarm.lab.config import LLAMA_124M, LabError, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.data.batches import permutation
 from autowarm.lab.tasks import make_task
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import read_metrics
+from autowarm.lab.training.schedules import authors_peak_gap
 from autowarm.lab.training.setup import Setup
 from autowarm.lab.training.stopping import Interrupted
 from autowarm.optim import geometry_of, kappa_of

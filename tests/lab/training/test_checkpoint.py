@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file
 
 from autowarm.lab.config import LabError
-from autowarm.lab.folders import claim
+from autowarm.lab.files import claim
 from autowarm.lab.tasks.models import save_weights
 from autowarm.lab.training.checkpoint import Checkpoints
 

@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from autowarm.lab.config import EngineConfig, LabError, OptimizerConfig, RunConfig, ScheduleConfig
-from autowarm.lab.files import sha256
-from autowarm.lab.folders import locked
+from autowarm.lab.files import locked, sha256
 from autowarm.lab.tasks.models import token_logits
 from autowarm.lab.tasks.own import pack
 from autowarm.lab.training.checkpoint import own_checkpoints

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ..config import FigureConfig, UsageError
 from ..config.build import parse
-from ..folders import claim
+from ..files import claim
 from ..training.stopping import Stop
 from .report import complain
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..config import FindRateConfig, RunConfig
 from ..config.build import parse, take_task
 from ..errors import as_usage_error
-from ..folders import claim
+from ..files import claim
 
 if TYPE_CHECKING:
     from autowarm.rate import RateSearch

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..config import Plan, Point
 from ..config.build import Parser
 from ..errors import LabError
-from ..folders import claim
+from ..files import claim
 
 if TYPE_CHECKING:
     from ..analysis.results import Results

@@ -11,7 +11,7 @@ from typing import Any
 from ..config import RunConfig, ScheduleConfig, UsageError
 from ..config.build import parse, take, take_task
 from ..config.yaml_files import merged
-from ..folders import claim, free
+from ..files import claim, free
 from ..registry import FOLLOWED, SCHEDULES, either
 from ..training.stopping import Interrupted, Stop
 
@@ -55,7 +55,7 @@ def run(argv: list[str]) -> int:
             raise UsageError(f"the environment variable {name} must be a number, got {given!r}: unset it")
     folder = Path(out or f"runs/{config.label}")
     if dry:
-        from ..paper.dry_run import describe
+        from ..paper.costs import describe
 
         for line in describe(config, folder, own):
             print(line)

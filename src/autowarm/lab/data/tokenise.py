@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config import LabError, differences, require
-from ..files import sha256, write_json
-from ..folders import locked
+from ..files import locked, sha256, write_json
 from .batches import read_ahead
 from .shards import MANIFEST, SCHEMA, read_manifest, write_shard
 from .text import END_OF_TEXT, files_in, texts_of

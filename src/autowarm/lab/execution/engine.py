@@ -25,8 +25,7 @@ from typing import Any
 from ..analysis.results import Results, write_results
 from ..analysis.summary import Summary
 from ..config import CompareConfig, LabError, Plan, Point, RunConfig, Where
-from ..files import read_object, write_json
-from ..folders import locked
+from ..files import locked, read_object, write_json
 from ..tasks import Source, identity, make_task, run_id
 from ..training.metrics import read_result
 from .display import Display

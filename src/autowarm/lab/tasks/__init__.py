@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,7 +31,7 @@ from torch.utils._pytree import tree_map
 from ..config import LabError, RunConfig
 from ..errors import BrokenTask
 from ..files import sha256
-from ..registry import SMALL_TASKS, at
+from ..registry import SMALL_TASKS
 from .blame import blamed, kind, place_of
 
 Batch = Any  # a tuple of tensors, except in a user's own task
@@ -136,7 +137,7 @@ def make_task(config: RunConfig, own: Source | None = None) -> "Task":
     if own is not None:
         return own.make(config)
     if config.task is not None:
-        return Task(at(SMALL_TASKS[config.task]), config, config.task)
+        return Task(resolve_name(SMALL_TASKS[config.task]), config, config.task)
     from .corpora import Classification, Language
 
     made = (Classification if config.model.sees_images else Language)(config)

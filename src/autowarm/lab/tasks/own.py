@@ -29,8 +29,7 @@ from ..config import CompareConfig, FindRateConfig, LabError, RunConfig, UsageEr
 from ..config.build import leaves, plain
 from ..config.yaml_files import merged, nested, read_yaml
 from ..errors import as_usage_error
-from ..files import sha256, write_json
-from ..folders import claim, locked
+from ..files import claim, locked, sha256, write_json
 from ..processes import in_new_process
 from ..registry import OPTIMIZERS, check
 from . import PREPARING, Task, seed_all

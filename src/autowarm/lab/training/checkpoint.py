@@ -33,8 +33,7 @@ from torch.optim import Optimizer
 from autowarm.rate.restore import Snapshot
 
 from ..config import LabError, RunConfig, differences
-from ..files import read_object, sha256, within, write_atomically, write_json
-from ..folders import MARKER, claim, free, is_ours
+from ..files import MARKER, claim, free, is_ours, read_object, sha256, within, write_atomically, write_json
 from .content import attributes, collect, lacking, put_back, warn_of_changed
 from .metrics import read_identity, read_metrics, read_result
 from .parallel import Ranks

@@ -41,11 +41,9 @@ from autowarm.optim import geometry_of, kappa_of
 from autowarm.optim.step.nonfinite import Diverged
 from autowarm.smoothness import Probe, sharpness
 
-from ..calibration.authors import authors_peak_gap
 from ..config import LabError, RunConfig, ScheduleConfig, UsageError
 from ..errors import as_usage_error
-from ..files import sha256, write_json
-from ..folders import locked
+from ..files import locked, sha256, write_json
 from ..registry import SCHEDULES
 from ..tasks import Batch, Source, Task, identity, make_task, run_id
 from ..tasks.blame import blamed
@@ -55,7 +53,7 @@ from .content import attributes, warn_of_changed
 from .metrics import MetricsLog, OnStep, Progress, copy_metrics, finite, read_metrics
 from .optimizers import evaluating, unchanged
 from .parallel import Ranks, joined
-from .schedules import lower, make_scheduler, recovers, warmup_length
+from .schedules import authors_peak_gap, lower, make_scheduler, recovers, warmup_length
 from .setup import Setup, precision_of
 from .stopping import Interrupted, Stop
 

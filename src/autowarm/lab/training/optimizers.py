@@ -5,6 +5,7 @@ import inspect
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from autowarm.undisturbed import generators, set_generators
 
 from ..config import OptimizerConfig, UsageError
 from ..errors import needs
-from ..registry import OPTIMIZERS, at
+from ..registry import OPTIMIZERS
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any = None) -> Optimizer:
@@ -33,7 +34,7 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
     """
     entry = OPTIMIZERS[config.name]
     with needs(f"the optimizer {config.name}", "peers"):
-        made = at(entry.place)
+        made = resolve_name(entry.place)
     options: dict[str, Any] = {**entry.defaults, **config.options}
     try:
         if hasattr(made, "from_model"):

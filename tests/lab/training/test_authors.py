@@ -2,7 +2,7 @@
 
 import pytest
 
-from autowarm.lab.calibration.authors import authors_peak_gap
+from autowarm.lab.training.schedules import authors_peak_gap
 from autowarm.schedule import calibrate
 
 MUON, LION = {"lr": 1e-3, "div": 100.0, "kappa": 46_848}, {"lr": 1e-3, "div": 100.0, "kappa": 123_568_128}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autowarm.lab.execution.limits import room
+from autowarm.lab.processes import room
 
 GB = 1 << 30
 READ = f"anon 1\ninactive_file {2 * GB}"  # of files, which can be read again

@@ -18,12 +18,12 @@ from torch import nn
 from autowarm.geometry import total_kappa
 from autowarm.plotting import BLUE, GREEN, GREY, ORANGE, styled
 from autowarm.schedule import Profile, objective
-from autowarm.schedule.shapes import decay_shape, warmup_shape
 
-from ..config import UsageError
-from ..errors import as_usage_error
-from ..registry import OPTIMIZERS
-from . import CalibrateConfig, read_shapes
+from .config import CalibrateConfig, UsageError
+from .config.plans import read_shapes
+from .errors import as_usage_error
+from .registry import OPTIMIZERS
+from .training.schedules import share_at_gap
 
 # The guess of f*/f(x0) if f* is not given. For the paper's set-up it gives 3.3, the authors' value.
 _GUESSED_SHARE = 0.3
@@ -152,11 +152,7 @@ def _curves(found: Calibration) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     # All curves meet at the peak. Put many points around it, because the weight may be a spike.
     near = p.peak_gap + found.width * np.linspace(-4, 4, 81)
     gaps = np.unique(np.concatenate([np.linspace(0, p.gap0, _CURVE)[1:], near[(near > 0) & (near < p.gap0)]]))
-    first, second = found.config.target.split("-", 1)
-    warmup, decay = np.vectorize(warmup_shape(first)), np.vectorize(decay_shape(second))
-    rising, floor = gaps >= p.peak_gap, 1.0 / p.div
-    target = np.empty_like(gaps)
-    target[rising] = floor + (1 - floor) * warmup((gaps[rising] - p.peak_gap) / (p.gap0 - p.peak_gap))
-    target[~rising] = decay(1 - gaps[~rising] / p.peak_gap)
+    warmup, decay = found.config.target.split("-", 1)
+    target = np.array([share_at_gap(gap, p.gap0, p.peak_gap, p.div, warmup, decay) for gap in gaps.tolist()])
     weight = np.exp(-0.5 * ((gaps - p.peak_gap) / found.width) ** 2)
     return found.target_loss + gaps, {"η(Δ)": p(gaps) / p.lr, "target": target, "weight": weight}

@@ -8,11 +8,10 @@ import pytest
 from rich.console import Console
 
 from autowarm import AdaptiveWarmup, Muon
-from autowarm.lab.calibration import CalibrateConfig
-from autowarm.lab.calibration import calibrate as module
-from autowarm.lab.calibration.calibrate import calibration
+from autowarm.lab import calibration as module
+from autowarm.lab.calibration import calibration
 from autowarm.lab.commands import main
-from autowarm.lab.config import ModelConfig
+from autowarm.lab.config import CalibrateConfig, ModelConfig
 from autowarm.lab.tasks.models import llama
 
 FUSED = "50304x768, 12*2304x768, 12*768x768, 24*2048x768, 12*768x2048"

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from autowarm.lab.commands import main
 from autowarm.lab.config import CompareConfig, LabError, RunConfig
 from autowarm.lab.data.shards import check, read_shards
 from autowarm.lab.data.tokenise import ShardsConfig, documents, make_shards
@@ -24,7 +23,7 @@ from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import read_metrics
 
 from .conftest import small_run
-from .helpers import ALONE, contents, crash_at, numbers, stored, trained
+from .helpers import ALONE, contents, crash_at, numbers, refused, stored, trained
 
 Damage = Callable[[Path], object]
 
@@ -271,8 +270,5 @@ def test_a_damaged_results_json_is_refused_by_name(
     path = tmp_path / "results.json"
     damage(path)
     before = contents(tmp_path)
-    assert main(["report", str(tmp_path)]) == 1
-    error = capsys.readouterr().err
-    assert "results.json" in error
-    assert error.count("\n") == 1
+    assert "results.json" in refused(["report", str(tmp_path)], capsys, 1)
     assert contents(tmp_path) == before

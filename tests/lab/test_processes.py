@@ -1,11 +1,20 @@
-"""How many workers there is room for, from files as the kernel writes them."""
+"""New processes: how many there is room for, and signals to real ones, alone and under `torchrun`."""
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from autowarm.lab.processes import room
+from autowarm.lab.config import RunConfig
+from autowarm.lab.config.build import parse
+from autowarm.lab.processes import Interrupted, Stop, room
+from autowarm.lab.training.loop import train
+from autowarm.lab.training.metrics import Progress, read_metrics
+
+from .helpers import MODEL, PATIENCE
 
 GB = 1 << 30
 READ = f"anon 1\ninactive_file {2 * GB}"  # of files, which can be read again
@@ -46,3 +55,101 @@ def test_workers_are_bounded_by_cores_memory_and_quotas(
 def test_without_such_files_the_cores_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     assert room(tmp_path, tmp_path / "none", tmp_path / "none") == 3
+
+
+SMALL = [word for key, value in MODEL.items() for word in (f"--model.{key}", str(value))]
+SMALL += ["--batch_size", "4", "--eval_batches", "1", "--checkpoint_every", "100000", "--steps", "100000"]
+SMALL += ["--schedule.kind", "linear", "--schedule.warmup_steps", "5"]
+
+
+def test_a_signal_waits_for_the_loop_and_for_nothing_else() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Stop() as stop:
+        with stop.gently():
+            signal.raise_signal(signal.SIGTERM)
+            assert stop.asked == signal.SIGTERM
+        with pytest.raises(Interrupted) as caught:
+            signal.raise_signal(signal.SIGTERM)
+        assert caught.value.signal == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_is_acknowledged_at_once_and_by_one_rank(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def said() -> str:
+        with Stop() as stop, stop.gently():
+            signal.raise_signal(signal.SIGINT)
+            return capfd.readouterr().err.strip()
+
+    assert said() == "stopping at the next step; Ctrl-C again stops at once"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
+    monkeypatch.setenv("RANK", "1")
+    assert said() == ""
+    monkeypatch.setenv("RANK", "0")
+    assert said() != ""
+
+
+def test_a_second_ctrl_c_ends_it_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Stop() as stop, stop.gently():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(Interrupted):
+            signal.raise_signal(signal.SIGINT)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")  # torchrun passes a terminal's Ctrl-C on once more
+    with Stop() as stop, stop.gently():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+
+def words(corpus: Path, *more: str) -> list[str]:
+    return [*SMALL, "--data.corpus", str(corpus), *more]
+
+
+def stopped(program: list[str], given: list[str], out: Path) -> int:
+    """The exit status of a training that is sent SIGTERM in its first steps."""
+    command = [sys.executable, "-m", *program, "train", *given, "--out", str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert any(line.startswith("update 1/") for line in process.stdout)
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+    assert "the same command continues from here" in errors
+    return process.returncode
+
+
+def goes_on(given: list[str], out: Path) -> None:
+    """The same run goes on behind the one checkpoint, and each step is noted once."""
+    (checkpoint,) = out.glob("checkpoint-*")
+    behind = int(checkpoint.name.split("-")[1])
+    assert behind >= 1
+    seen: list[int] = []
+
+    def stop_soon(progress: Progress) -> bool:
+        seen.append(progress.step)
+        return len(seen) == 3
+
+    with pytest.raises(Interrupted):
+        train(parse(given, RunConfig, "train", ""), out, stop_soon)
+    assert seen == [behind + 1, behind + 2, behind + 3]
+    assert [row["step"] for row in read_metrics(out)] == list(range(1, behind + 4))
+
+
+@pytest.mark.long
+def test_a_signal_saves_and_the_next_call_goes_on(corpus_folder: Path, tmp_path: Path) -> None:
+    given = words(corpus_folder)
+    assert stopped(["autowarm"], given, tmp_path) == 128 + signal.SIGTERM
+    goes_on(given, tmp_path)
+
+
+@pytest.mark.long
+def test_a_signal_to_torchrun_stops_all_ranks_and_one_process_goes_on(corpus_folder: Path, tmp_path: Path) -> None:
+    given = words(corpus_folder, "--engine.parallel", "fsdp")
+    program = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "autowarm"]
+    assert stopped(program, given, tmp_path) == 1  # torchrun's own
+    goes_on(given, tmp_path)

@@ -64,7 +64,12 @@ class Calibration:
 
 def calibration(config: CalibrateConfig) -> Calibration:
     """Calibrate as `AdaptiveWarmup` would at its first loss."""
-    kappa, matrices = _measure(config)
+    matrices = None
+    if (kappa := config.kappa) is None:
+        # Nothing is allocated.
+        bare = [nn.Parameter(torch.empty(shape, device="meta")) for shape in read_shapes(config.shapes)]
+        kappa = total_kappa(bare, config.geometry or OPTIMIZERS[config.optimizer].norm)
+        matrices = len(bare), sum(p.numel() for p in bare)
     first = float(config.first_loss or 0.0)
     fstar = _GUESSED_SHARE * first if config.target_loss is None else config.target_loss
     gap0 = first - fstar
@@ -81,15 +86,6 @@ def calibration(config: CalibrateConfig) -> Calibration:
     valleys = 1 + np.flatnonzero((inner < values[:-2]) & (inner <= values[2:]))
     minima = tuple(float(candidates[i]) for i in sorted(valleys, key=lambda i: values[i]))
     return Calibration(config, kappa, matrices, first, fstar, profile, candidates, values, minima)
-
-
-def _measure(config: CalibrateConfig) -> tuple[float, tuple[int, int] | None]:
-    """Return κ and (matrices, their entries), if their shapes are given. Nothing is allocated."""
-    if config.kappa is not None:
-        return config.kappa, None
-    bare = [nn.Parameter(torch.empty(shape, device="meta")) for shape in read_shapes(config.shapes)]
-    kappa = total_kappa(bare, config.geometry or OPTIMIZERS[config.optimizer].norm)
-    return kappa, (len(bare), sum(p.numel() for p in bare))
 
 
 def table(found: Calibration) -> Table:

@@ -1,6 +1,6 @@
-"""New processes: forks of a small server that has PyTorch loaded, and how many of them there is room for.
+"""New processes, how many there is room for, and the signals that stop one, so that a run never loses its progress.
 
-A fork of this process would inherit broken threads.
+New ones are forks of a small server that has PyTorch loaded. A fork of this process would inherit broken threads.
 """
 
 import gc
@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from types import ModuleType
-from typing import TypeVar
+from types import FrameType, ModuleType
+from typing import Any, TypeVar
 
 from .errors import LabError
 
@@ -26,6 +26,8 @@ _T = TypeVar("_T")
 _SERVER = "autowarm.lab.execution.server"
 _GROUPS, _OWN, _MEMORY = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")  # of cgroup v2
 _OF_A_WORKER = 400 << 20  # bytes for a small run; one with a large network has `--workers` set
+# Ctrl-C, what schedulers of jobs send, and what a terminal sends as it closes (Windows has no such signal).
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 LOST = BrokenProcessPool, EOFError, ConnectionError  # a process died, or the server from which it was to come
 
 
@@ -118,13 +120,8 @@ def follow_parent() -> None:
     gc.freeze()  # a walk through what is loaded would copy the memory that forks share
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-
-
-def _die_with_parent() -> None:
     if (parent := multiprocessing.parent_process()) is not None:
-        parent.join()
-        os._exit(1)
+        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 def in_new_process(call: Callable[..., _T], *given: object) -> _T:
@@ -136,3 +133,76 @@ def in_new_process(call: Callable[..., _T], *given: object) -> _T:
             return called.result()
     except LOST:
         raise LabError("the process that tried the task out died: out of memory, or killed from outside") from None
+
+
+class Interrupted(Exception):
+    """The run was asked to stop. Its checkpoint holds its progress.
+
+    Attributes:
+        signal: the signal that asked, for the exit status 128 + signal; SIGINT if the caller asked.
+    """
+
+    def __init__(self, message: str, number: int = signal.SIGINT) -> None:
+        super().__init__(message)
+        self.signal = number
+
+
+class Stop:
+    """A context manager that catches SIGINT, SIGTERM and, unless it is ignored, SIGHUP.
+
+    Inside `gently`, a signal is acknowledged at once and kept for the loop, which saves a checkpoint and stops at the
+    next step. Elsewhere the signal ends the program with `Interrupted`; nothing is lost, because files are replaced
+    whole. A second Ctrl-C ends the program anywhere, except where the work is `whole` and in ranks of `torchrun`,
+    which repeats signals.
+
+    Attributes:
+        asked: the signal that came, or None.
+    """
+
+    def __init__(self) -> None:
+        self.asked: int | None = None
+        self._gentle = False
+        self._whole = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Stop":
+        if threading.current_thread() is threading.main_thread():  # other threads may not handle signals
+            # `nohup` ignores SIGHUP. A shell's background jobs ignore SIGINT too, but who sends it to one means it.
+            always = (signal.SIGINT, signal.SIGTERM)
+            ours = [one for one in SIGNALS if one in always or signal.getsignal(one) != signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._notice) for number in ours}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _notice(self, number: int, _: FrameType | None) -> None:
+        by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+        first = self.asked is None
+        again = self.asked == number == signal.SIGINT and not by_torchrun
+        # Python drops an exception that is raised inside a destructor, so set the flag for the loop as well.
+        self.asked = number
+        if not self._whole and (again or not self._gentle):
+            raise Interrupted("stopped before or after training", number)
+        if first and (not by_torchrun or os.environ.get("RANK") == "0"):
+            with suppress(OSError):  # stderr may be closed; print() is not reentrant and may be running
+                os.write(2, b"\nstopping at the next step; Ctrl-C again stops at once\n")
+
+    def obey(self) -> None:
+        """Raise Interrupted if a signal has come."""
+        if self.asked is not None:
+            raise Interrupted("stopped; what is finished is kept", self.asked)
+
+    @contextmanager
+    def gently(self, whole: bool = False) -> Iterator[None]:
+        """Enter this context around work that a signal must not break off: training and saving.
+
+        ``whole`` is for short work that not even a second Ctrl-C may break off: starting processes.
+        """
+        before = self._gentle, self._whole
+        self._gentle, self._whole = True, whole
+        try:
+            yield
+        finally:
+            self._gentle, self._whole = before

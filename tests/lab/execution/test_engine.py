@@ -24,10 +24,9 @@ from autowarm.lab.execution.engine import Planned, execute, gather, longer, make
 from autowarm.lab.files import claim
 from autowarm.lab.training.loop import train
 
-from ..helpers import CELL, row
+from ..helpers import CELL, MODEL, row
 from .comparison import words
 
-MODEL = {"layers": 1, "width": 16, "heads": 2, "ff": 32, "vocab_size": 280, "seq_len": 16}
 pytestmark = pytest.mark.usefixtures("jobs_here")
 
 
@@ -100,11 +99,10 @@ def test_a_run_is_planned_once_and_its_data_prepared_once(
     assert calls == {"_build": 1, "identity": 8, "make_task": 1, "write_results": 1}
 
 
-def test_a_run_that_two_cells_name_is_made_once_and_counts_in_both(run: RunConfig, tmp_path: Path) -> None:
+def test_a_run_that_two_cells_name_is_made_once_and_counts_in_both(corpus_folder: Path, tmp_path: Path) -> None:
     grid: list[dict[str, Any]] = [{"schedule.kind": "constant"}]
-    keys = {"model": MODEL, "data.corpus": run.data.corpus, "steps": 4, "batch_size": 4, "eval_batches": 1}
-    config = SweepConfig(base=keys, cells={"one": {}, "two": {"grid": [*grid, {"schedule.kind": "adaptive"}]}},
-                         grid=grid)  # fmt: skip
+    two = {"grid": [*grid, {"schedule.kind": "adaptive"}]}
+    config = SweepConfig(base=base(corpus_folder), cells={"one": {}, "two": two}, grid=grid)
     planned = plan(config.points(), tmp_path / "runs")
     begun: list[str] = []
     assert execute(planned, Display(), config, on_row=lambda name, row: begun.append(name)) == {}
@@ -140,15 +138,6 @@ def test_a_failing_run_is_marked_in_results_and_report_and_the_others_are_kept(
     assert "Incomplete" not in (tmp_path / "report.html").read_text()
 
 
-def test_where_every_run_fails_there_are_no_results(
-    corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    more = ["--run.schedule.target_loss", "50", "--seeds", "[0]", "--run.steps", "10", "--schedules", "[paper]"]
-    assert main(words(corpus_folder, tmp_path, *more)) == 1
-    assert "every run failed: schedule: the first loss" in capsys.readouterr().err
-    assert not (tmp_path / "results.json").exists()
-
-
 HOLDER = """
 import shutil, sys
 from pathlib import Path
@@ -163,12 +152,12 @@ with locked(folder):
 
 
 def test_a_run_that_another_process_makes_is_waited_for_and_its_result_is_taken(
-    run: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = {"model": MODEL, "data.corpus": run.data.corpus, "steps": 4, "batch_size": 4, "eval_batches": 1}
-    config = SweepConfig(base=keys, cells={"a": {}}, grid=[{"schedule.kind": "constant"}], out=str(tmp_path / "out"))
-    claim(tmp_path / "out")
-    (planned,) = plan(config.points(), tmp_path / "out" / "runs")
+    out = tmp_path / "out"
+    config = SweepConfig(base=base(corpus_folder), cells={"a": {}}, out=str(out))
+    claim(out)
+    (planned,) = plan(config.points(), out / "runs")
     train(planned.point.run, tmp_path / "made")
     result = json.loads((tmp_path / "made" / "result.json").read_text())
     (tmp_path / "made" / "result.json").write_text(json.dumps({**result, "val_loss": 1.25}))  # to know it by

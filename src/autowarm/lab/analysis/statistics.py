@@ -120,12 +120,7 @@ def against_best(ours: Sequence[float], best: Sequence[float], others: Sequence[
         return Estimate(pairs, len(lengths))
     behind = (lengths - lengths[0]).mean(axis=1)  # to choose by means does not bias the noise, which is independent
     near = lengths[behind <= 3 * max(0.0, float(np.median(behind[np.isfinite(behind)])))]
-    spread, freedom = _noise(np.vstack([ours, near]))
-    return Estimate(pairs, len(lengths), (math.sqrt(2) * spread, freedom))
-
-
-def _noise(x: np.ndarray) -> tuple[float, int]:
-    """Return the noise of schedules × seeds without the effects of either, and its degrees of freedom."""
+    x = np.vstack([ours, near])  # schedules × seeds; what is left without the effects of either is noise
     rest = x - x.mean(axis=0, keepdims=True) - x.mean(axis=1, keepdims=True) + x.mean()
     freedom = (x.shape[0] - 1) * (x.shape[1] - 1)
-    return math.sqrt(float(np.sum(rest**2)) / freedom), freedom
+    return Estimate(pairs, len(lengths), (math.sqrt(2 * float(np.sum(rest**2)) / freedom), freedom))

@@ -102,8 +102,8 @@ def search(config: FindRateConfig, own: "Source | None" = None) -> "RateSearch":
     run = _run_of(config)
     with joined(run.engine) as ranks:
         task = make_task(run, own)
-        setup = Setup(run, task, ranks)
-        batches = task.batches(0, ranks.rows(run))
+        setup = Setup(task, ranks)
+        batches = task.batches(0, setup.rows)
 
         def closure() -> Tensor:
             loss = setup.forward_backward(setup.pieces(next(batches)))

@@ -12,8 +12,8 @@ from ..config import RunConfig, ScheduleConfig, UsageError
 from ..config.build import parse, take, take_task
 from ..config.yaml_files import merged
 from ..files import claim, free
+from ..processes import Interrupted, Stop
 from ..registry import FOLLOWED, SCHEDULES, either
-from ..training.stopping import Interrupted, Stop
 
 _SHOWN = ("task", "steps", "batch_size", "seed", "clip", "checkpoint_every", "optimizer.name", "optimizer.lr",
           "optimizer.weight_decay", "schedule.kind", "schedule.warmup_steps", "schedule.target_loss", "schedule.decay",
@@ -42,8 +42,7 @@ def run(argv: list[str]) -> int:
     key = None if own is None else own.key
     config = parse(argv, RunConfig, "train", about, shown=_SHOWN, also=also, defaults=usual, own=key)
     if own is not None:
-        own.check_optimizers([config.optimizer.name], "optimizer.name")
-        own.check_options(config.optimizer.name, config.optimizer.options)
+        own.check_optimizers({config.optimizer.name: config.optimizer.options}, "optimizer.name")
     schedule = config.schedule
     for name, kinds in FOLLOWED.items():
         if schedule.kind not in kinds and getattr(schedule, name) != getattr(ScheduleConfig(), name):
@@ -57,7 +56,7 @@ def run(argv: list[str]) -> int:
     if dry:
         from ..paper.costs import describe
 
-        for line in describe(config, folder, own):
+        for line in describe(config, folder):
             print(line)
         return 0
     if own is not None:

@@ -247,7 +247,9 @@ def take_task(argv: Sequence[str], key: str = "task") -> tuple[str | None, list[
     return (place, rest) if own else (None, [f"--{key}", str(place), *rest])
 
 
-def _new_reader(config_class: type[Any]) -> Any:
+@cache
+def _reader(config_class: Any) -> Any:
+    """Make a reader, which takes ten times as long as reading one run with it: a sweep may have hundreds of runs."""
     import jsonargparse
 
     # By default jsonargparse would import a, and may call b, for a value such as {class_path: a.b}.
@@ -256,10 +258,6 @@ def _new_reader(config_class: type[Any]) -> Any:
     reader = jsonargparse.ArgumentParser(exit_on_error=False, parser_mode="autowarm", add_help=False)
     reader.add_class_arguments(config_class)
     return reader
-
-
-# Making a reader takes ten times as long as reading one run with it, and a sweep may have hundreds of runs.
-_reader: Any = cache(_new_reader)
 
 
 def _print_help(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import LabError, needs
-from ..training.stopping import Interrupted, Stop
+from ..processes import Interrupted, Stop
 from .display import Display
 from .pool import Event, Job, OnRow, follow, message_of, perform, set_up
 

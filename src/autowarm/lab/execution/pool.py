@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ..errors import BrokenTask, LabError
 from ..files import Busy, claim, write_atomically
-from ..processes import LOST, context, follow_parent, gpus, room, starting
-from ..training.stopping import Interrupted, Stop
+from ..processes import LOST, Interrupted, Stop, context, follow_parent, gpus, room, starting
 from .display import Display
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def run_jobs(
         try:
             try:
                 # A worker whose start is broken off is in no list of children: nobody could kill it.
-                with asked.wholly(), starting():
+                with asked.gently(whole=True), starting():
                     pending = {pool.submit(_work, job): job.name for job in jobs}
                 return follow(pending, lambda: _drain(events), asked, display, on_row)
             finally:
@@ -108,7 +107,7 @@ def run_jobs(
                 "runs are kept: the same command continues from here; --workers 1 needs less memory"
             ) from None
         except Interrupted:
-            with asked.wholly():
+            with asked.gently(whole=True):
                 for worker in set(multiprocessing.active_children()) - others:  # a second Ctrl-C broke off the wait
                     worker.kill()
                     worker.join()  # one that still starts would miss what this process takes with it, and say so

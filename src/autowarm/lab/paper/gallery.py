@@ -172,15 +172,11 @@ def curvature(found: Measured) -> Figure:
     return figure
 
 
-def smoothness(sources: Sources, cell: str) -> Figure:
-    """Plot the curvature along the run of a cell."""
-    return curvature(sources.measured(cell))
-
-
 for _name, _paper in (("lion", "Figure smoothness-lion"), ("signsgd", "the same, by its table"),
                       ("muon", "Figure lips-muon-norm (a)"), ("normsgd", "Figure lips-muon-norm (b)")):  # fmt: skip
     picture(f"smoothness-{_name}", f"K over the gap along a run of {_name}, with the fits", paper=_paper,
-            sweeps=("smoothness",), cells=(_name,))(partial(smoothness, cell=_name))  # fmt: skip
+            sweeps=("smoothness",), cells=(_name,))(
+        lambda sources, cell=_name: curvature(sources.measured(cell)))  # fmt: skip
 
 
 @picture("edge-of-stability", "the Hessian's largest eigenvalue beside K along one run of Muon",

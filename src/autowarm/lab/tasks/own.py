@@ -85,16 +85,16 @@ class PackedTask:
         code = sha256(f"{self.sha256}\n{seen}".encode())
         return dataclasses.replace(self, sha256=code, beside=beside, folder=place and place.resolve())
 
-    def check_optimizers(self, names: Iterable[str], key: str = "rates") -> None:
-        """Check that each optimizer under this key is the task's or the lab's; UsageError suggests the nearest name."""
-        for name in names:
+    def check_optimizers(self, chosen: Mapping[str, Mapping[str, Any]], key: str) -> None:
+        """Check that each optimizer under this key is the task's or the lab's; only the lab makes one with options.
+
+        The task makes its own of a model and a rate alone. UsageError suggests the nearest name.
+        """
+        for name, options in chosen.items():
             with as_usage_error():
                 check(key, name, [*self.optimizers, *OPTIMIZERS], "optimizer")
-
-    def check_options(self, name: str, options: Mapping[str, Any]) -> None:
-        """Check that further arguments are not for an optimizer that the task makes of a model and a rate alone."""
-        if options and name in self.optimizers:
-            raise UsageError(f"the task makes the optimizer {name!r} itself: set {', '.join(options)} there")
+            if options and name in self.optimizers:
+                raise UsageError(f"the task makes the optimizer {name!r} itself: set {', '.join(options)} there")
 
 
 def _rehearse(own: PackedTask, place: Path | None) -> dict[str, str]:
@@ -205,10 +205,8 @@ def bring(
         LabError: the task is broken, an optimizer under this key is unknown, or the run sets what the task brings.
     """
     own, options = pack(task), getattr(config, "options", {})
-    own.check_optimizers(optimizers, key)
-    own.check_optimizers(options, "options")
-    for name in optimizers:
-        own.check_options(name, config.run.optimizer.options | options.get(name, {}))
+    own.check_optimizers({name: config.run.optimizer.options | options.get(name, {}) for name in optimizers}, key)
+    own.check_optimizers({name: {} for name in options}, "options")
     with as_usage_error("run: "):  # before the task is prepared, which may take long
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key))
     claim(folder)

@@ -172,10 +172,10 @@ def test_a_damaged_result_or_config_is_refused_by_name(
 
 
 def test_a_comparison_does_not_count_a_damaged_result(run: RunConfig, tmp_path: Path) -> None:
+    short = dataclasses.replace(run, steps=4, schedule=dataclasses.replace(run.schedule, warmup_steps=1))
     config = CompareConfig(
-        run=dataclasses.replace(run, steps=4, schedule=dataclasses.replace(run.schedule, warmup_steps=1)),
-        rates={"muon": [0.01]}, schedules=["linear"], warmups=[1], seeds=[0], out=str(tmp_path), workers=1,
-    )  # fmt: skip
+        run=short, rates={"muon": [0.01]}, schedules=["linear"], warmups=[1], out=str(tmp_path), seeds=[0]
+    )
     claim(tmp_path)
     (planned,) = plan(config.points(), tmp_path / "runs")
     train(planned.point.run, planned.folder)

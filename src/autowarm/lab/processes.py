@@ -78,24 +78,19 @@ def context(loads: Sequence[str] = ()) -> BaseContext:
     The server starts with the first process and ends with this one. With a GPU, which a fork cannot use if importing
     has, and on systems whose libraries break in a fork, processes are spawned instead and load everything themselves.
     """
-    _track_quietly()
-    if gpus() or sys.platform != "linux":
-        return multiprocessing.get_context("spawn")
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload([_SERVER, *loads])
-    return made
-
-
-def _track_quietly() -> None:
-    """Start Python's tracker of semaphores, which says on stderr that it removes those of a worker that was killed."""
     given = os.environ.get("PYTHONWARNINGS")
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (given, "ignore:resource_tracker")))
-    try:
+    try:  # Python's tracker of semaphores would say on stderr that it removes those of a worker that was killed
         resource_tracker.ensure_running()
     finally:
         os.environ.pop("PYTHONWARNINGS")
         if given is not None:
             os.environ["PYTHONWARNINGS"] = given
+    if gpus() or sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload([_SERVER, *loads])
+    return made
 
 
 @contextmanager
@@ -121,7 +116,12 @@ def follow_parent() -> None:
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if (parent := multiprocessing.parent_process()) is not None:
-        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+        def follow() -> None:
+            parent.join()
+            os._exit(1)
+
+        threading.Thread(target=follow, daemon=True).start()
 
 
 def in_new_process(call: Callable[..., _T], *given: object) -> _T:

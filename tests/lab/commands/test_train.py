@@ -8,8 +8,7 @@ import pytest
 
 from autowarm.lab.commands import main
 from autowarm.lab.config import RunConfig
-from autowarm.lab.config.build import build
-from autowarm.lab.config.yaml_files import presets, read_yaml
+from autowarm.lab.config.build import build, presets, read_yaml
 from autowarm.lab.data.shards import write_shard
 from autowarm.lab.tasks.models import parameters
 

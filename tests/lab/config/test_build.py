@@ -13,8 +13,7 @@ from autowarm.lab.config import (
     SweepConfig,
     UsageError,
 )
-from autowarm.lab.config.build import build, parse, take
-from autowarm.lab.config.yaml_files import merged, presets, read_yaml
+from autowarm.lab.config.build import build, merged, parse, presets, read_yaml, take
 
 from ..helpers import refused
 

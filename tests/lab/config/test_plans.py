@@ -13,9 +13,8 @@ from autowarm.lab.config import (
     ScheduleConfig,
     SweepConfig,
 )
-from autowarm.lab.config.build import build, parse
+from autowarm.lab.config.build import SCALES, build, parse, presets, read_yaml
 from autowarm.lab.config.plans import combinations
-from autowarm.lab.config.yaml_files import SCALES, presets, read_yaml
 
 SWEEPS = [name for name in presets("sweep") if not name.endswith("base")]
 

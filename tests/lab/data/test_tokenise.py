@@ -80,6 +80,8 @@ def test_fineweb_is_streamed_goes_on_after_a_cut_and_is_not_asked_for_again(
     assert "Finished shards are kept: the same command continues from here" in error
     kept = json.loads((out / "manifest.json").read_text())
     assert 0 < kept["documents"] <= 600
+    with pytest.raises(LabError, match="is not finished"):
+        prepare(DataConfig(corpus=str(out)), 270)
     shutil.copy(parquet / "2.parquet", hub)
     assert [main(words), main(words)] == [0, 0]
     manifest = json.loads((out / "manifest.json").read_text())

@@ -13,8 +13,7 @@ import torch
 
 from autowarm import Muon
 from autowarm.lab.config import LLAMA_124M, CalibrateConfig, ModelConfig, RunConfig, ScheduleConfig, SweepConfig
-from autowarm.lab.config.build import build
-from autowarm.lab.config.yaml_files import SCALES, presets, read_yaml
+from autowarm.lab.config.build import SCALES, build, presets, read_yaml
 from autowarm.lab.paper.costs import describe, forecast, memory
 from autowarm.lab.paper.settings import ASSUMPTION, EVERY, MAIN, SWIN, Setting, deviations
 from autowarm.lab.tasks.models import llama

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from autowarm.lab.config import EngineConfig
 from autowarm.lab.tasks.own import pack
-from autowarm.lab.training.content import attributes
+from autowarm.lab.training.checkpoint import attributes
 from autowarm.lab.training.optimizers import unchanged
 from tests.cases import each
 

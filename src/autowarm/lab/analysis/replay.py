@@ -72,6 +72,7 @@ def figure(replays: Sequence[Replay]) -> Figure:
     """Draw losses above rates, one column a run, at most three in a row."""
     drawn, panels = grid_of(len(replays), 2, (4.6, 2.7))
     for axes, replay in zip(panels, replays, strict=True):
+        axes[1].sharex(axes[0])
         replay.plot(axes)
         axes[0].set_title(replay.log.name, parse_math=False)
     return drawn

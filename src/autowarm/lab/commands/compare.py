@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import CompareConfig, LabError
-from ..config.build import build, leaves, parse, plain, take_task
-from ..config.yaml_files import merged, nested
+from ..config.build import build, leaves, merged, nested, parse, plain, take_task
 from .report import complain, show
 
 if TYPE_CHECKING:

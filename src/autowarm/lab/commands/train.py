@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import RunConfig, ScheduleConfig, UsageError
-from ..config.build import parse, take, take_task
-from ..config.yaml_files import merged
+from ..config.build import merged, parse, take, take_task
 from ..files import claim, free
 from ..processes import Interrupted, Stop
 from ..registry import FOLLOWED, SCHEDULES, either
@@ -56,8 +55,7 @@ def run(argv: list[str]) -> int:
     if dry:
         from ..paper.costs import describe
 
-        for line in describe(config, folder):
-            print(line)
+        print(*describe(config, folder), sep="\n")
         return 0
     if own is not None:
         claim(folder)

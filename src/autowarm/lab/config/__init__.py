@@ -2,7 +2,7 @@
 
 - `runs`: one run.
 - `plans`: many runs: a comparison, a sweep; also a range test, figures, and a calibration.
-- `build`: makes a config from YAML, presets and command-line words.      - `yaml_files`: reads YAML and presets.
+- `build`: makes a config from YAML, presets and command-line words.
 """
 
 from ..errors import LabError, UsageError, differences, nearest, printable, require

@@ -179,7 +179,10 @@ class SweepConfig(Plan):
                 parts = (self.base, cell.get("set") or {}, settings, self.override)
                 keys = {key: value for part in parts for key, value in leaves(part, RunConfig, place).items()}
                 require("seed" not in keys, f"{place}: seed is set by the sweep's seeds, such as seeds: [0, 1]")
-                chosen.append((name, varied, _run(keys, place)))
+                warmup, steps = keys.get("schedule.warmup_steps"), keys.get("steps", RunConfig.steps)
+                if isinstance(warmup, float) and warmup <= 1 and isinstance(steps, int):
+                    keys["schedule.warmup_steps"] = _updates(warmup, steps)
+                chosen.append((name, varied, build(RunConfig, keys, place)))
         _check_effect(chosen)
         fixed, points = leaves(self.override, RunConfig, "override"), []
         for seed, (name, varied, run) in itertools.product(self.seeds, chosen):
@@ -233,14 +236,6 @@ def combinations(grid: Sequence[Mapping[str, Any]], source: str) -> Iterator[tup
         for values in itertools.product(*(value if isinstance(value, list) else [value] for value in block.values())):
             settings = dict(zip(block, values, strict=True))
             yield settings, {key: value for key, value in settings.items() if key in axes}
-
-
-def _run(keys: Mapping[str, Any], source: str) -> RunConfig:
-    """Build the run with these dotted keys; a warm-up with a point, up to 1.0, is a share of its steps."""
-    warmup, steps = keys.get("schedule.warmup_steps"), keys.get("steps", RunConfig.steps)
-    if isinstance(warmup, float) and warmup <= 1 and isinstance(steps, int):
-        keys = {**keys, "schedule.warmup_steps": _updates(warmup, steps)}
-    return build(RunConfig, keys, source)
 
 
 def _updates(warmup: float, steps: int) -> int:

@@ -19,8 +19,7 @@ from ..analysis.figures import COLOURS, axes_of, errorbars, sweep_figure
 from ..analysis.summary import Point, Summary, summarise
 from ..analysis.table import cells
 from ..config import FigureConfig, SweepConfig
-from ..config.build import build
-from ..config.yaml_files import SCALES, read_yaml
+from ..config.build import SCALES, build, read_yaml
 from ..execution.display import Display
 from ..execution.engine import make
 from ..tasks.models import parameters
@@ -85,11 +84,8 @@ def made_at(name: str, scale: str) -> bool:
 
 def _grid(sources: Sources, size: str) -> list[Summary]:
     """The cells of a main sweep, in the paper's order."""
-
-    def place(summary: Summary) -> tuple[Any, ...]:
-        return *(summary.cell[key] for key in ("batch_size", "steps")), _ORDER.index(summary.cell["optimizer"])
-
-    return sorted(sources.results(f"warmup-sweep-{size}").summaries, key=place)
+    found = sources.results(f"warmup-sweep-{size}").summaries
+    return sorted(found, key=lambda s: (s.cell["batch_size"], s.cell["steps"], _ORDER.index(s.cell["optimizer"])))
 
 
 for _size in ("124M", "210M"):
@@ -98,7 +94,7 @@ for _size in ("124M", "210M"):
         f"validation loss over warm-up length, LLaMA {_size}: three optimizers, by batch size and number of steps",
         paper=f"Figure warmup-sweep-{_size}",
         sweeps=(f"warmup-sweep-{_size}",),
-    )(lambda sources, size=_size: sweep_figure(_grid(sources, size)))
+    )(partial(lambda size, sources: sweep_figure(_grid(sources, size)), _size))
 
 
 def _ablation(sources: Sources, sweep: str, key: str, label: str) -> Figure:

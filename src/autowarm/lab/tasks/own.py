@@ -26,8 +26,7 @@ import torch
 from autowarm.undisturbed import generators, set_generators
 
 from ..config import CompareConfig, FindRateConfig, LabError, RunConfig, UsageError, nearest
-from ..config.build import leaves, plain
-from ..config.yaml_files import merged, nested, read_yaml
+from ..config.build import leaves, merged, nested, plain, read_yaml
 from ..errors import as_usage_error
 from ..files import claim, locked, sha256, write_json
 from ..processes import in_new_process
@@ -162,9 +161,7 @@ def load(place: str) -> Any:
         raise UsageError(f"--task {place}: give FILE.py:NAME, a Python file and the name of a task in it")
     if not file.is_file():
         raise UsageError(f"--task {place}: no such file: {path}; give FILE.py:NAME")
-    spec = importlib.util.spec_from_file_location(f"autowarm_task_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
+    spec: Any = importlib.util.spec_from_file_location(f"autowarm_task_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     sys.path.insert(0, str(file.parent))  # as `python FILE.py` does, so that the file can import its neighbours

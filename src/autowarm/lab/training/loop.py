@@ -49,8 +49,16 @@ from ..registry import SCHEDULES
 from ..tasks import Batch, Source, Task, identity, make_task, run_id
 from ..tasks.blame import blamed
 from ..tasks.models import save_weights
-from .checkpoint import Checkpoints, origin, own_checkpoints, resume_or_claim, step_of, whole_weights
-from .content import attributes, warn_of_changed
+from .checkpoint import (
+    Checkpoints,
+    attributes,
+    origin,
+    own_checkpoints,
+    resume_or_claim,
+    step_of,
+    warn_of_changed,
+    whole_weights,
+)
 from .metrics import MetricsLog, OnStep, Progress, copy_metrics, finite, read_metrics
 from .optimizers import evaluating, unchanged
 from .parallel import Ranks, joined
@@ -252,7 +260,9 @@ class _Run:
                 progress.switched_at, progress.ended_by = progress.step, self.scheduler.ended_by
             if not recovers(config.schedule):  # one that does has its own limit
                 if not math.isfinite(progress.loss) or not math.isfinite(norm_seen):
-                    progress.diverged = not self._skipped()
+                    # Unless our optimizer has skipped the update; after too many in a row it raises Diverged.
+                    before, self.skipped = self.skipped, getattr(self.optimizer, "skipped_updates", 0)
+                    progress.diverged = self.skipped <= before
                 else:
                     progress.diverged = progress.loss > self._bound(_EXPLODED)
             if self.probe is not None and self.probe.points:  # that of this update
@@ -273,11 +283,6 @@ class _Run:
                 self.checkpoints.save(progress.step, self.model, self.optimizer, rest, self.guard)
             if wanted:
                 raise Interrupted(f"{self.folder.name} stopped after update {progress.step}", wanted)
-
-    def _skipped(self) -> bool:
-        """Whether our optimizer has skipped updates since the last call; after too many in a row it raises Diverged."""
-        before, self.skipped = self.skipped, getattr(self.optimizer, "skipped_updates", 0)
-        return bool(self.skipped > before)
 
     def _state_of_schedule(self) -> dict[str, float | int | str]:
         """The schedule's state for the log, of ours alone, and how many updates our optimizer has skipped, if any."""

@@ -22,19 +22,6 @@ def test_an_estimate_agrees_with_scipys_t_test(count: int) -> None:
         assert ours.interval(level) == pytest.approx(tuple(theirs.confidence_interval(level)))
 
 
-def test_two_seeds_five_standard_errors_from_zero_show_nothing() -> None:
-    two = Estimate((0.04, 0.06))
-    assert two.mean / two.stderr == pytest.approx(5)
-    assert two.outcome == "undecided"
-
-
-def test_one_seed_decides_nothing():
-    one = Estimate((-5.0,))
-    assert one.mean == -5.0
-    assert (one.stderr, one.interval()) == (None, None)
-    assert one.outcome == "undecided"
-
-
 @pytest.mark.parametrize("values", [(), (1.0, INF), (math.nan,)])
 def test_an_estimate_refuses_values_it_has_no_mean_of(values):
     with pytest.raises(ValueError, match="at least one value, and all finite"):

@@ -26,14 +26,6 @@ def compare_config(*words: str, preset: str | None = "demo") -> CompareConfig:
     return parse(list(words), CompareConfig, "compare", "about", preset=preset)
 
 
-def test_overrides_win_over_the_preset_and_the_preset_over_the_defaults() -> None:
-    smoke = compare_config("--config", "smoke", "--run.model.width", "32", "--rates.muon", "[0.5, 1]")
-    assert smoke.run.model.width == 32
-    assert smoke.run.model.vocab_size == 300
-    assert smoke.rates["muon"] == [0.5, 1.0]
-    assert smoke.run.clip == RunConfig().clip
-
-
 @pytest.mark.parametrize(("command", "name"), [(command, name) for command in CONFIGS for name in presets(command)
                                                if not name.endswith("base")])  # fmt: skip
 def test_every_preset_is_valid(command: str, name: str) -> None:

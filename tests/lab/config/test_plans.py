@@ -13,7 +13,7 @@ from autowarm.lab.config import (
     ScheduleConfig,
     SweepConfig,
 )
-from autowarm.lab.config.build import SCALES, build, parse, presets, read_yaml
+from autowarm.lab.config.build import SCALES, build, presets, read_yaml
 from autowarm.lab.config.plans import combinations
 
 SWEEPS = [name for name in presets("sweep") if not name.endswith("base")]
@@ -107,12 +107,6 @@ def test_hand_set_ramps_start_where_the_default_does_unless_told_otherwise() -> 
 def test_without_lengths_the_grid_doubles_up_to_80_percent_of_any_run(steps: int, expected: list[int]) -> None:
     config = CompareConfig(run=RunConfig(steps=steps), rates={"muon": [0.01]}, schedules=["linear"], seeds=[0])
     assert [point.run.schedule.warmup_steps for point in config.points()] == expected
-
-
-def test_the_demo_goes_up_to_80_percent_too() -> None:
-    demo = parse([], CompareConfig, "compare", "", preset="demo")
-    lengths = [point.run.schedule.warmup_steps for point in demo.points() if point.run.schedule.kind == "linear"]
-    assert {min(lengths), max(lengths)} == {0, 0.8 * demo.run.steps}
 
 
 def test_options_reach_their_optimizer_alone() -> None:

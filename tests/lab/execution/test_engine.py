@@ -13,7 +13,6 @@ from unittest import mock
 import pytest
 import yaml
 
-from autowarm.lab.analysis import report
 from autowarm.lab.analysis.summary import Summary, summarise
 from autowarm.lab.commands import main
 from autowarm.lab.config import CompareConfig, RunConfig, SweepConfig
@@ -35,10 +34,12 @@ def base(corpus: Path) -> dict[str, Any]:
             "optimizer": {"name": "muon", "lr": 0.01}}  # fmt: skip
 
 
-@pytest.fixture
-def preset(corpus_folder: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "sweep.yaml"
-    path.write_text(yaml.safe_dump({
+@pytest.mark.long
+def test_a_sweep_ends_with_manifest_results_and_report_and_shares_its_runs(
+    corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    preset = tmp_path / "sweep.yaml"
+    preset.write_text(yaml.safe_dump({
         "about": "Two cells",
         "base": base(corpus_folder) | {"steps": 10},
         "cells": {"muon": {}, "adamw": {"set": {"optimizer": {"name": "adamw"}},
@@ -47,13 +48,6 @@ def preset(corpus_folder: Path, tmp_path: Path) -> Path:
         "grid": [{"schedule.kind": "paper", "schedule.target_loss": [0.5, 1.0]},
                  {"schedule.kind": "linear", "schedule.warmup_steps": [1, 0.3]}],
     }, sort_keys=False))  # fmt: skip
-    return path
-
-
-@pytest.mark.long
-def test_a_sweep_ends_with_manifest_results_and_report_and_shares_its_runs(
-    preset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     store, one, two = tmp_path / "store", tmp_path / "one", tmp_path / "two"
     command = ["sweep", "--config", str(preset), "--store", str(store), "--workers", "2"]
     assert main([*command, "--out", str(one)]) == 0
@@ -94,7 +88,11 @@ def test_a_run_is_planned_once_and_its_data_prepared_once(
     config = SweepConfig(base=base(corpus_folder), cells={"a": {}, "b": {"set": {"clip": 1.0}}}, grid=grid,
                          seeds=[0, 1], out=str(tmp_path / "out"))  # fmt: skip
     points = config.points()
-    assert len(make(config, points, Display()).rows) == len(points) == 8
+    results = make(config, points, Display())
+    assert len(results.rows) == len(points) == 8
+    assert results.document["config"] == json.loads(json.dumps(dataclasses.asdict(config)))
+    corpus = prepare(points[0].run.data, MODEL["vocab_size"])
+    assert results.document["corpus"] == {"name": corpus.name, "sha256": corpus.sha256, "tokens": corpus.tokens}
     prepare.cache_clear()
     assert calls == {"_build": 1, "identity": 8, "make_task": 1, "write_results": 1}
 
@@ -206,13 +204,3 @@ def test_a_longer_warm_up_is_planned_only_where_the_longest_is_the_best(
     before = summaries()
     planned += [Planned(point, point.name, tmp_path) for point in found]
     assert longer(planned, before) == []  # nor again, where they failed
-
-
-def test_results_name_their_corpus_and_config(corpus_folder: Path, tmp_path: Path) -> None:
-    grid: list[dict[str, Any]] = [{"schedule.kind": "constant"}]
-    config = SweepConfig(base=base(corpus_folder), cells={"a": {}}, grid=grid, out=str(tmp_path))
-    results = make(config, config.points(), Display())
-    assert results.document["config"] == json.loads(json.dumps(dataclasses.asdict(config)))
-    corpus = prepare(config.points()[0].run.data, MODEL["vocab_size"])
-    assert results.document["corpus"] == {"name": corpus.name, "sha256": corpus.sha256, "tokens": corpus.tokens}
-    assert report.make(results)[-1] == tmp_path / "report.html"

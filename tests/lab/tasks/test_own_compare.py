@@ -25,7 +25,6 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "COLUMN
 
 
 BROKEN = {
-    "no such name": ("Lime", TASK, 2, "task.py has no 'Lime'; did you mean 'Line'?"),
     "import fails": ("Line", f"import nowhere_to_be_found\n{TASK}", 1, "task.py:1: while loading"),
     "unknown default": ("Line", TASK.replace('"warmups"', '"warmup"'), 2, "key 'warmup'; did you mean 'warmups'?"),
     "default of a wrong type": ("Line", TASK.replace('"steps": 12', '"steps": "a"'), 2, "run.steps"),

@@ -208,8 +208,7 @@ def presets(known: Known, setting: Setting) -> Found:
     import transformers
 
     from autowarm.lab import config as lab
-    from autowarm.lab.config.build import build
-    from autowarm.lab.config.yaml_files import read_yaml
+    from autowarm.lab.config.build import build, read_yaml
     from autowarm.lab.paper.costs import memory
     from autowarm.lab.training.loop import train
 

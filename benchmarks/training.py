@@ -22,8 +22,7 @@ import torch
 from torch import nn
 
 from autowarm.lab.config import ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
-from autowarm.lab.config.build import build
-from autowarm.lab.config.yaml_files import read_yaml
+from autowarm.lab.config.build import build, read_yaml
 from autowarm.lab.data import batch, prepare
 from autowarm.lab.paper.costs import memory as by_arithmetic
 from autowarm.lab.tasks.models import llama, token_loss

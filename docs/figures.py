@@ -24,15 +24,13 @@ from matplotlib.figure import Figure
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.lab.analysis.figures import axes_of, encoded
-from autowarm.lab.calibration import CalibrateConfig
-from autowarm.lab.calibration.authors import authors_peak_gap
-from autowarm.lab.calibration.calibrate import calibration
-from autowarm.lab.calibration.calibrate import figure as calibration_figure
-from autowarm.lab.config import SweepConfig
+from autowarm.lab.calibration import calibration
+from autowarm.lab.calibration import figure as calibration_figure
+from autowarm.lab.config import CalibrateConfig, SweepConfig
 from autowarm.lab.config.build import parse
 from autowarm.lab.paper.experiments import GALLERY, sweep_config
 from autowarm.lab.paper.gallery import Sources
-from autowarm.lab.training.schedules import hand_set
+from autowarm.lab.training.schedules import authors_peak_gap, hand_set
 from autowarm.plotting import BLUE, GREY, ORANGE, styled
 from autowarm.schedule import Profile, calibrate
 from autowarm.theory import (

@@ -12,7 +12,7 @@ from pathlib import Path
 from autowarm.lab.config import LabError, UsageError, Where
 from autowarm.lab.errors import as_usage_error
 from autowarm.lab.execution.display import Display
-from autowarm.lab.training.stopping import Interrupted, Stop
+from autowarm.lab.processes import Interrupted, Stop
 
 from .cells import Setting, settings, title
 from .pages.write import write_pages

@@ -120,7 +120,7 @@ def shapes_table(rows: Rows) -> str:
     lines = []
     for name, factors in [*((name, [factor]) for name, factor in RATES.items()), ("all", [*RATES.values()])]:
         found = [over_settings(rows, arm, seeds, factors) for arm in ARMS]
-        lines.append([name, found[0].count, *(f"{one.mean:+.2f} ± {one.stderr:.2f}" for one in found)])
+        lines.append([name, len(found[0].values), *(f"{one.mean:+.2f} ± {one.stderr:.2f}" for one in found)])
     return comma_separated(["peak rate", "settings", *ARMS.values()], lines)
 
 

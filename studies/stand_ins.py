@@ -20,8 +20,7 @@ from typing import Any
 from autowarm.lab.analysis.results import _to_json
 from autowarm.lab.analysis.summary import summarise
 from autowarm.lab.config import Point, SweepConfig
-from autowarm.lab.config.build import build
-from autowarm.lab.config.yaml_files import read_yaml
+from autowarm.lab.config.build import build, read_yaml
 from autowarm.lab.execution.engine import plan
 from autowarm.lab.files import write_json
 from autowarm.lab.training.loop import train

@@ -20,8 +20,7 @@ from autowarm.lab.analysis.results import Results
 from autowarm.lab.analysis.summary import summarise
 from autowarm.lab.commands import main
 from autowarm.lab.config import CompareConfig, DataConfig, LabError, ModelConfig, RunConfig, SweepConfig, UsageError
-from autowarm.lab.config.build import parse
-from autowarm.lab.config.yaml_files import read_yaml
+from autowarm.lab.config.build import parse, read_yaml
 from autowarm.lab.training.loop import train
 from tests.cases import each
 

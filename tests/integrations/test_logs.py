@@ -121,9 +121,10 @@ def test_events_without_scalars_or_without_the_package_are_refused_in_words(
 
 def test_the_labs_own_metrics(tmp_path: Path) -> None:
     from autowarm.lab.config import RunConfig
+    from autowarm.lab.tasks import Task
     from autowarm.lab.training.metrics import MetricsLog, Progress
 
-    writer = MetricsLog(tmp_path, 0, "id", RunConfig(), quiet=False, counted=None)
+    writer = MetricsLog(tmp_path, 0, "id", Task(None, RunConfig(task="mlp"), "mlp"), quiet=False)
     for step in range(1, 101):
         loss = float("nan") if step == 7 else 4.0 - step / 100
         writer.write(Progress(step=step, loss=loss, lr=PEAK * min(1.0, step / WARMUP)))

@@ -2,13 +2,14 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autowarm.lab.config import DataConfig, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.data.text import END_OF_TEXT
 
-from .helpers import run_here
+from .helpers import MODEL, run_here
 
 WORDS = ["a", "run", "of", "steps", "warms", "up", "and", "then", "its", "rate", "falls", "along", "the", "cosine"]
 
@@ -40,7 +41,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
 def small_run(corpus: Path) -> RunConfig:
     """Twelve steps of a small LLaMA, which take a fraction of a second."""
     return RunConfig(
-        model=ModelConfig(layers=1, width=16, heads=2, ff=32, vocab_size=280, seq_len=16),
+        model=ModelConfig(**MODEL),
         data=DataConfig(corpus=str(corpus)),
         optimizer=OptimizerConfig(name="muon", lr=0.01),
         schedule=ScheduleConfig(kind="linear", warmup_steps=3),
@@ -54,6 +55,12 @@ def small_run(corpus: Path) -> RunConfig:
 @pytest.fixture
 def run(corpus_folder: Path) -> RunConfig:
     return small_run(corpus_folder)
+
+
+@pytest.fixture
+def small(corpus_folder: Path) -> dict[str, Any]:
+    """Keys that make the runs of a sweep as small."""
+    return {"model": MODEL, "data.corpus": str(corpus_folder), "eval_batches": 1, "batch_size": 4}
 
 
 @pytest.fixture

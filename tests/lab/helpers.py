@@ -1,21 +1,30 @@
 """What tests of several rooms share: rows as runs leave them, a small trained model, and ways to break runs off."""
 
+import io
+import json
 import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from rich.console import Console
 
 from autowarm import Muon
 from autowarm.lab.analysis.results import Results, write_results
+from autowarm.lab.commands import main
+from autowarm.lab.config import RunConfig
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.pool import Job, OnRow, message_of, perform
-from autowarm.lab.folders import claim
-from autowarm.lab.training.metrics import Progress
+from autowarm.lab.files import claim
+from autowarm.lab.processes import Interrupted
+from autowarm.lab.training.loop import train
+from autowarm.lab.training.metrics import Progress, read_metrics
 from autowarm.lab.training.parallel import Ranks
 
+MODEL = {"layers": 1, "width": 16, "heads": 2, "ff": 32, "vocab_size": 280, "seq_len": 16}
 ALONE = Ranks(0, 1, torch.device("cpu"))
 PATIENCE = 600  # seconds; a machine shared with others can be many times slower than alone
 
@@ -49,8 +58,8 @@ def row(schedule: str, warmup: int, seed: int, val_loss: float | None, **more: A
         "id": f"{schedule}{warmup}{seed}", "cell": CELL, "optimizer": "muon", "schedule": schedule,
         "warmup_steps": warmup, "seed": seed, "train_loss": 2.0, "val_loss": val_loss, "metric": {},
         "switched_at": None, "diverged": val_loss is None, "seconds": 1.0, "tokens_per_second": 10.0,
-        "warnings": [], **more,
-    }  # fmt: skip
+        "warnings": [],
+    } | more  # fmt: skip
 
 
 ROWS = [
@@ -66,6 +75,21 @@ def stored(folder: Path, rows: list[dict[str, Any]] = ROWS, name: str = "t", **c
     """`results.json` of these rows, in a folder of ours."""
     claim(folder)
     return write_results(folder, config, {"name": name, "sha256": "0" * 64, "tokens": 9}, rows)
+
+
+def leave_metrics(folder: Path) -> None:
+    """What the runs of `ROWS` would have logged; a loss of each was not finite."""
+    for one in ROWS:
+        (made := folder / "runs" / f"some-label-{one['id']}").mkdir(parents=True)
+        lines = [{"step": s, "loss": None if s == 3 else 5.0 / s, "lr": 0.01, "seconds": s} for s in range(1, 101)]
+        (made / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def printed(thing: Any, width: int = 80, **options: Any) -> str:
+    """What a console of this width shows of it."""
+    console = Console(file=io.StringIO(), width=width, **options)
+    console.print(thing)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
 def trained(steps: int, seed: int = 0) -> tuple[torch.nn.Module, Muon]:
@@ -89,9 +113,23 @@ def numbers(result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def logged(folder: Path) -> list[dict[str, Any]]:
+    """What a run has logged, but for the times."""
+    timed = ("seconds", "eval_seconds", "tokens_per_second")
+    return [{name: value for name, value in row.items() if name not in timed} for row in read_metrics(folder)]
+
+
 def stop_at(step: int) -> Callable[[Progress], bool]:
     """Asks the run to stop after a step."""
     return lambda progress: progress.step == step
+
+
+def resumed(config: RunConfig, folder: Path, *stops: int, **given: Any) -> dict[str, Any]:
+    """The result of a run that was stopped after each of these updates and taken up again."""
+    for stop in stops:
+        with pytest.raises(Interrupted):
+            train(config, folder, stop_at(stop), **given)
+    return train(config, folder, **given)
 
 
 def crash_at(step: int) -> Callable[[Progress], None]:
@@ -126,6 +164,15 @@ def run_here(
             if on_row is not None:
                 on_row(job.name, made)
     return failed
+
+
+def refused(words: list[str], capsys: pytest.CaptureFixture[str], status: int = 2) -> str:
+    """The one line that a command says as it refuses."""
+    assert main(words) == status
+    said = capsys.readouterr().err
+    assert said.startswith("autowarm: ")
+    assert said.count("\n") == 1
+    return said
 
 
 def wait_for(condition: Callable[[], Any], alive: Callable[[], bool] = lambda: True, said: Any = "") -> None:

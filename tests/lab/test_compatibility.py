@@ -12,7 +12,7 @@ from autowarm.lab.analysis.results import SCHEMA as RESULTS_SCHEMA
 from autowarm.lab.analysis.results import read_results
 from autowarm.lab.commands import main
 from autowarm.lab.config import LabError
-from autowarm.lab.folders import claim
+from autowarm.lab.files import claim
 from autowarm.lab.training.checkpoint import SCHEMA, Checkpoints
 from autowarm.schedule.state import STATE_VERSION
 

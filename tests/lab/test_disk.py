@@ -11,8 +11,7 @@ import pytest
 from autowarm.lab.commands import main
 from autowarm.lab.config import LabError
 from autowarm.lab.data import prepare
-from autowarm.lab.files import write_atomically, write_json
-from autowarm.lab.folders import MARKER
+from autowarm.lab.files import MARKER, write_atomically, write_json
 from autowarm.lab.training.checkpoint import Checkpoints
 
 from .helpers import ALONE, stored, trained

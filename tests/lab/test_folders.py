@@ -4,39 +4,35 @@ import json
 import os
 import random
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
+import torch
 
 from autowarm.lab.commands import main
-from autowarm.lab.folders import MARKER, Busy, claim, free, is_ours, locked
+from autowarm.lab.config import ModelConfig
+from autowarm.lab.files import MARKER, Busy, claim, free, is_ours, locked, sha256, write_atomically
+from autowarm.lab.tasks.models import llama, save_weights
 from autowarm.lab.training.checkpoint import Checkpoints, own_checkpoints
 from tests.programs import Launcher
 
-from .helpers import ALONE, stored, trained
+from .helpers import ALONE, MODEL, refused, stored, trained
 
-MODEL = {"model.layers": 1, "model.width": 16, "model.heads": 2, "model.ff": 32, "model.vocab_size": 280,
-         "model.seq_len": 16, "steps": 12, "batch_size": 4, "eval_batches": 1, "checkpoint_every": 4}  # fmt: skip
+RUN = {**{f"model.{key}": value for key, value in MODEL.items()}, "steps": 12, "batch_size": 4, "eval_batches": 1,
+       "checkpoint_every": 4}  # fmt: skip
 OURS = ["config.yaml", "config.json", "result.json", "metrics.jsonl", "model.safetensors", "results.json",
         "report.html", "manifest.json", "sweep.png", "curves.svg", "calibration.json", "smoothness.md", "error.txt",
         "find-rate.json", "train_000001.bin", ".lock", "eta-behaviour.png"]  # fmt: skip
-ANYTHING = [
-    "notes.txt",
-    "model-00001-of-00002.safetensors",
-    "größe.txt",
-    ".hidden",
-    "checkpoint-note",
-    "run.log",
-    "-",
-    "a b",
-]
+ANYTHING = ["notes.txt", "model-00001-of-00002.safetensors", "größe.txt", ".hidden", "checkpoint-note", "run.log", "-",
+            "a b"]  # fmt: skip
 FOLDERS = ["checkpoint-500", "checkpoint-best", "checkpoint-00000008", "checkpoint-00000012", ".checkpoint-00000012",
            "checkpoint-00000004-good", "damaged-checkpoint-00000008", "src"]  # fmt: skip
 
 
 def words(command: str, folder: Path, corpus: Path, tokenizer: str) -> list[str]:
     """The words of a command that is to write to this folder."""
-    out, run = ["--out", str(folder)], {**MODEL, "data.corpus": corpus}
+    out, run = ["--out", str(folder)], {**RUN, "data.corpus": corpus}
     alone = [word for key, value in run.items() for word in (f"--{key}", str(value))]
     within = [word for key, value in run.items() for word in (f"--run.{key}", str(value))]
     linear = ["--schedule.kind", "linear", "--schedule.warmup_steps", "3"]
@@ -73,21 +69,18 @@ def test_a_folder_is_ours_once_it_is_new_empty_or_marked(tmp_path: Path) -> None
     (tmp_path / "empty-2").symlink_to("nowhere")
     assert free(tmp_path / "empty") == tmp_path / "empty-3"
     assert free(Path()) == Path("autowarm")
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to("disk")
+    claim(tmp_path / "out")
+    assert is_ours(tmp_path / "disk")
 
 
 @pytest.mark.parametrize("kind", ["a file", "a link to nothing"])
 def test_what_is_no_folder_is_named(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     out.touch() if kind == "a file" else out.symlink_to("nowhere")
-    assert main(["calibrate", "--shapes", "8x8", "--first_loss", "4", "--out", str(out)]) == 1
-    assert f"{out} is {kind}, and a folder is needed: choose another, such as {out}-2" in capsys.readouterr().err
-
-
-def test_a_link_to_a_folder_is_followed(tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "out").symlink_to("disk")
-    claim(tmp_path / "out")
-    assert is_ours(tmp_path / "disk")
+    said = refused(["calibrate", "--shapes", "8x8", "--first_loss", "4", "--out", str(out)], capsys, 1)
+    assert f"{out} is {kind}, and a folder is needed: choose another, such as {out}-2" in said
 
 
 def test_checkpoints_of_others_neither_count_nor_go_nor_stand_in_the_way(tmp_path: Path) -> None:
@@ -235,3 +228,34 @@ def test_what_is_put_beside_our_files_survives_a_killed_command(
         except BaseException as error:
             error.add_note(f"in case {number}, {command}")
             raise
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+@pytest.mark.parametrize("kind", ["text", "a user's weights", "gathered weights", "transformers' weights"])
+def test_the_umask_decides_who_may_read_a_file(kind: str, umask: int, mode: int, tmp_path: Path) -> None:
+    config = ModelConfig(layers=1, width=8, heads=2, ff=8, vocab_size=16, seq_len=4)
+    model = llama(config, 0) if "transformers" in kind else torch.nn.Linear(2, 2)
+    before = os.umask(umask)
+    try:
+        if kind == "text":
+            write_atomically(tmp_path / "file", "text")
+        else:
+            save_weights(model, tmp_path, model.state_dict() if "gathered" in kind else None)
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert {"file", "model.safetensors"} & modes.keys()
+    assert set(modes.values()) == {mode}
+
+
+def test_what_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_atomically(tmp_path / "file", "old")
+
+    def full(handle: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        write_atomically(tmp_path / "file", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert sha256(tmp_path / "file") == sha256(b"old")

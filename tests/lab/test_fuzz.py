@@ -12,9 +12,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autowarm.lab.calibration import CalibrateConfig
 from autowarm.lab.commands import main
-from autowarm.lab.config import CompareConfig, FigureConfig, RunConfig, SweepConfig
+from autowarm.lab.config import CalibrateConfig, CompareConfig, FigureConfig, RunConfig, SweepConfig
 from autowarm.lab.config.build import known_keys
 
 CONFIGS: dict[str, type] = {
@@ -22,7 +21,7 @@ CONFIGS: dict[str, type] = {
     "smoothness": SweepConfig, "figure": FigureConfig,
 }  # fmt: skip
 # Where a command has understood all that it was given and begins.
-BEGINNINGS = ["training.loop.train", "execution.engine.make", "calibration.calibrate.calibration",
+BEGINNINGS = ["training.loop.train", "execution.engine.make", "calibration.calibration",
               "paper.experiments.produce"]  # fmt: skip
 ODD: list[Any] = [
     0, -1, 1, 7, 10**30, -(10**30), 0.5, 1e-400, 1e308, float("nan"), float("inf"), True, None, "", " ", "null", "~",
@@ -96,7 +95,7 @@ nested = st.recursive(
 
 
 @st.composite
-def files(draw: st.DrawFn) -> tuple[str, str]:
+def files(draw: st.DrawFn) -> tuple[str, bytes]:
     command = draw(st.sampled_from(sorted(CONFIGS)))
     content: dict[str, Any] = {}
     for _ in range(draw(st.integers(0, 3))):
@@ -105,20 +104,13 @@ def files(draw: st.DrawFn) -> tuple[str, str]:
         for key in path[:-1]:
             inner = inner.setdefault(key, {}) if isinstance(inner.get(key, {}), dict) else {}
         inner[path[-1]] = draw(nested)
-    return command, yaml.safe_dump(content, allow_unicode=True)
+    return command, yaml.safe_dump(content, allow_unicode=True).encode()
 
 
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
-@given(files())
-def test_config_files(given: tuple[str, str]) -> None:
-    command, text = given
-    Path("mine.yaml").write_text(text, encoding="utf-8")
-    outcome([command, "--config", "mine.yaml"])
-
-
-@settings(max_examples=15, suppress_health_check=list(HealthCheck))
-@given(content=st.binary(max_size=60), command=st.sampled_from(sorted(CONFIGS)))
-def test_files_that_are_no_config(content: bytes, command: str) -> None:
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@given(st.one_of(files(), st.tuples(st.sampled_from(sorted(CONFIGS)), st.binary(max_size=60))))
+def test_config_files_and_files_that_are_none(given: tuple[str, bytes]) -> None:
+    command, content = given
     Path("mine.yaml").write_bytes(content)
     outcome([command, "--config", "mine.yaml"])
 

@@ -1,42 +1,35 @@
 """A name stands in the registry alone: choices, help texts, messages and the pages follow from it."""
 
-import io
 import re
-from contextlib import redirect_stdout
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 import torch
 
 from autowarm.lab import registry
-from autowarm.lab.commands import main
 from autowarm.lab.config import CompareConfig, OptimizerConfig, RunConfig, ScheduleConfig
-from autowarm.lab.registry import OPTIMIZERS, SCHEDULES, SMALL_TASKS, WITH_NORM, Optimizer, Schedule, at
+from autowarm.lab.registry import OPTIMIZERS, SCHEDULES, SMALL_TASKS, WITH_NORM, Optimizer, Schedule
 from autowarm.lab.tasks import make_task
 from autowarm.lab.training.optimizers import make_optimizer
 from autowarm.lab.training.schedules import make_scheduler
 
+from .config.test_build import shown
+
 ROOT = Path(__file__).parents[2]
 
 
-def said(*words: str) -> str:
-    text = io.StringIO()
-    with redirect_stdout(text), pytest.raises(SystemExit):
-        main(list(words))
-    return " ".join(text.getvalue().split())
-
-
 def test_every_entry_is_where_it_says() -> None:
-    assert all(callable(at(entry.place)) for entry in (*OPTIMIZERS.values(), *SCHEDULES.values()))
+    assert all(callable(resolve_name(entry.place)) for entry in (*OPTIMIZERS.values(), *SCHEDULES.values()))
     assert [make_task(RunConfig(task=name)).name for name in SMALL_TASKS] == list(SMALL_TASKS)
 
 
 def test_help_lists_every_name() -> None:
-    whole = said("train", "--help-all").replace("- ", "-")  # argparse breaks a line at a hyphen
+    whole = " ".join(shown("train", "--help-all").split()).replace("- ", "-")  # argparse breaks a line at a hyphen
     assert [name for name in (*OPTIMIZERS, *SCHEDULES, *SMALL_TASKS) if name not in whole] == []
     assert SCHEDULES["greedy"].about in whole
     assert "mlp (A classifier of digits)" in whole
-    assert all(name in said("calibrate", "--help") for name in WITH_NORM)
+    assert all(name in shown("calibrate", "--help") for name in WITH_NORM)
 
 
 def slow_start(optimizer: torch.optim.Optimizer, config: ScheduleConfig, steps: int) -> object:
@@ -52,7 +45,7 @@ def test_a_row_is_all_that_a_new_schedule_and_a_new_optimizer_need(monkeypatch: 
     [point] = config.points()
     assert point.name == "sgd-lr0.1-slow-seed0"
     optimizer = make_optimizer(torch.nn.Linear(2, 2), OptimizerConfig("sgd", 0.1))
-    monkeypatch.setattr("autowarm.lab.training.schedules.at", lambda place: slow_start)
+    monkeypatch.setattr("autowarm.lab.training.schedules.resolve_name", lambda place: slow_start)
     make_scheduler(optimizer, point.run.schedule, 10)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
 

@@ -1,6 +1,6 @@
 """The laboratory: everything behind the `autowarm` command, in rooms that build on each other from top to bottom.
 
-- `config`: what is to be run.      - `files`: durable writes and locks.
+- `config`: what is to be run.      - `files`: durable writes and locks.      - `processes`: new ones, and signals.
 - `data`: text and images, as functions of (seed, step).
 - `tasks`: networks and losses, your own task included.
 - `training`: one run.      - `analysis`: statistics, figures, reports.

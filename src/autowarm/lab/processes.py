@@ -1,6 +1,10 @@
-"""New processes: forks of a small server that has PyTorch loaded. A fork of this one would inherit broken threads."""
+"""New processes, how many there is room for, and the signals that stop one, so that a run never loses its progress.
+
+New ones are forks of a small server that has PyTorch loaded. A fork of this process would inherit broken threads.
+"""
 
 import gc
+import math
 import multiprocessing
 import os
 import signal
@@ -9,16 +13,21 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
-from types import ModuleType
-from typing import TypeVar
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any, TypeVar
 
 from .errors import LabError
 
 _T = TypeVar("_T")
 _SERVER = "autowarm.lab.execution.server"
+_GROUPS, _OWN, _MEMORY = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")  # of cgroup v2
+_OF_A_WORKER = 400 << 20  # bytes for a small run; one with a large network has `--workers` set
+# Ctrl-C, what schedulers of jobs send, and what a terminal sends as it closes (Windows has no such signal).
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 LOST = BrokenProcessPool, EOFError, ConnectionError  # a process died, or the server from which it was to come
 
 
@@ -32,30 +41,56 @@ def gpus() -> list[str]:
     return [str(index) for index in range(torch.cuda.device_count())]
 
 
+def room(groups: Path = _GROUPS, own: Path = _OWN, meminfo: Path = _MEMORY) -> int:
+    """The number of single-threaded workers that the cores, the memory and a container's quotas of both allow."""
+    cores: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    free: float = _number(meminfo, "MemAvailable:") * 1024
+    for group in _groups(groups, own):
+        with suppress(OSError, ValueError):
+            quota, period = (group / "cpu.max").read_text().split()
+            cores = min(cores, math.inf if quota == "max" else int(quota) / int(period))
+        with suppress(OSError, ValueError):  # files that were read and can be read again are no use
+            used = int((group / "memory.current").read_text()) - _number(group / "memory.stat", "inactive_file", 0)
+            free = min(free, int((group / "memory.max").read_text()) - used)
+    return max(1, int(min(cores, free // _OF_A_WORKER)))
+
+
+def _groups(groups: Path, own: Path) -> list[Path]:
+    """This process's group and those around it, each of which may have a limit."""
+    with suppress(OSError):
+        for place in (groups / line[4:] for line in own.read_text().splitlines() if line.startswith("0::/")):
+            return [place, *(group for group in place.parents if group.is_relative_to(groups))]
+    return []
+
+
+def _number(file: Path, name: str, otherwise: float = math.inf) -> float:
+    """The number after a name in a file of such lines."""
+    with suppress(OSError):
+        for line in file.read_text().splitlines():
+            if line.startswith(name):
+                return int(line.split()[1])
+    return otherwise
+
+
 def context(loads: Sequence[str] = ()) -> BaseContext:
     """The context of new processes, in which these modules are loaded, too.
 
     The server starts with the first process and ends with this one. With a GPU, which a fork cannot use if importing
     has, and on systems whose libraries break in a fork, processes are spawned instead and load everything themselves.
     """
-    _track_quietly()
-    if gpus() or sys.platform != "linux":
-        return multiprocessing.get_context("spawn")
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload([_SERVER, *loads])
-    return made
-
-
-def _track_quietly() -> None:
-    """Start Python's tracker of semaphores, which says on stderr that it removes those of a worker that was killed."""
     given = os.environ.get("PYTHONWARNINGS")
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (given, "ignore:resource_tracker")))
-    try:
+    try:  # Python's tracker of semaphores would say on stderr that it removes those of a worker that was killed
         resource_tracker.ensure_running()
     finally:
         os.environ.pop("PYTHONWARNINGS")
         if given is not None:
             os.environ["PYTHONWARNINGS"] = given
+    if gpus() or sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload([_SERVER, *loads])
+    return made
 
 
 @contextmanager
@@ -80,13 +115,13 @@ def follow_parent() -> None:
     gc.freeze()  # a walk through what is loaded would copy the memory that forks share
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-
-
-def _die_with_parent() -> None:
     if (parent := multiprocessing.parent_process()) is not None:
-        parent.join()
-        os._exit(1)
+
+        def follow() -> None:
+            parent.join()
+            os._exit(1)
+
+        threading.Thread(target=follow, daemon=True).start()
 
 
 def in_new_process(call: Callable[..., _T], *given: object) -> _T:
@@ -98,3 +133,76 @@ def in_new_process(call: Callable[..., _T], *given: object) -> _T:
             return called.result()
     except LOST:
         raise LabError("the process that tried the task out died: out of memory, or killed from outside") from None
+
+
+class Interrupted(Exception):
+    """The run was asked to stop. Its checkpoint holds its progress.
+
+    Attributes:
+        signal: the signal that asked, for the exit status 128 + signal; SIGINT if the caller asked.
+    """
+
+    def __init__(self, message: str, number: int = signal.SIGINT) -> None:
+        super().__init__(message)
+        self.signal = number
+
+
+class Stop:
+    """A context manager that catches SIGINT, SIGTERM and, unless it is ignored, SIGHUP.
+
+    Inside `gently`, a signal is acknowledged at once and kept for the loop, which saves a checkpoint and stops at the
+    next step. Elsewhere the signal ends the program with `Interrupted`; nothing is lost, because files are replaced
+    whole. A second Ctrl-C ends the program anywhere, except where the work is `whole` and in ranks of `torchrun`,
+    which repeats signals.
+
+    Attributes:
+        asked: the signal that came, or None.
+    """
+
+    def __init__(self) -> None:
+        self.asked: int | None = None
+        self._gentle = False
+        self._whole = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Stop":
+        if threading.current_thread() is threading.main_thread():  # other threads may not handle signals
+            # `nohup` ignores SIGHUP. A shell's background jobs ignore SIGINT too, but who sends it to one means it.
+            always = (signal.SIGINT, signal.SIGTERM)
+            ours = [one for one in SIGNALS if one in always or signal.getsignal(one) != signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._notice) for number in ours}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _notice(self, number: int, _: FrameType | None) -> None:
+        by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+        first = self.asked is None
+        again = self.asked == number == signal.SIGINT and not by_torchrun
+        # Python drops an exception that is raised inside a destructor, so set the flag for the loop as well.
+        self.asked = number
+        if not self._whole and (again or not self._gentle):
+            raise Interrupted("stopped before or after training", number)
+        if first and (not by_torchrun or os.environ.get("RANK") == "0"):
+            with suppress(OSError):  # stderr may be closed; print() is not reentrant and may be running
+                os.write(2, b"\nstopping at the next step; Ctrl-C again stops at once\n")
+
+    def obey(self) -> None:
+        """Raise Interrupted if a signal has come."""
+        if self.asked is not None:
+            raise Interrupted("stopped; what is finished is kept", self.asked)
+
+    @contextmanager
+    def gently(self, whole: bool = False) -> Iterator[None]:
+        """Enter this context around work that a signal must not break off: training and saving.
+
+        ``whole`` is for short work that not even a second Ctrl-C may break off: starting processes.
+        """
+        before = self._gentle, self._whole
+        self._gentle, self._whole = True, whole
+        try:
+            yield
+        finally:
+            self._gentle, self._whole = before

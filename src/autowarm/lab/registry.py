@@ -2,11 +2,10 @@
 
 Configs, commands, help texts and messages ask here, so that a name stands in one place: a new optimizer or schedule is
 a row of a table, a new small task a file in `tasks/small`, whose first line says what it is. Nothing here imports
-torch: a place is ``module:name``, which `at` imports when it is needed.
+torch: a place is ``module:name``, which `pkgutil.resolve_name` imports when it is needed.
 """
 
 import ast
-import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -100,11 +99,6 @@ FOLLOWED: Mapping[str, Sequence[str]] = {
 # Each small task is a file, which holds a `TASK`.
 _FILES = {path.stem.replace("_", "-"): path for path in sorted(Path(__file__).parent.glob("tasks/small/[a-z]*.py"))}
 SMALL_TASKS: Mapping[str, str] = {name: f"autowarm.lab.tasks.small.{path.stem}:TASK" for name, path in _FILES.items()}
-
-
-def at(place: str) -> Any:
-    """Import what is at a place, ``module:name``."""
-    return pkgutil.resolve_name(place)
 
 
 def check(key: str, name: str, known: Iterable[str], what: str = "") -> None:

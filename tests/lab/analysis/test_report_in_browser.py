@@ -12,7 +12,7 @@ import pytest
 
 from autowarm.lab.analysis import report
 
-from ..helpers import ROWS, stored
+from ..helpers import ROWS, leave_metrics, stored
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
@@ -38,11 +38,7 @@ parent.postMessage(JSON.stringify({inner: innerWidth, scroll: page.scrollWidth, 
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     results = stored(folder, about="A heading that needs more than one line on a phone, being long")
-    for row in ROWS:
-        metrics = folder / "runs" / f"some-label-{row['id']}"
-        metrics.mkdir(parents=True)
-        lines = [{"step": s, "loss": 5.0 / s, "lr": 0.01, "seconds": s} for s in range(1, 101)]
-        (metrics / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    leave_metrics(folder)
     return report.make(results)[-1]
 
 

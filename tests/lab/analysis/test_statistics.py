@@ -12,28 +12,14 @@ from autowarm.lab.analysis.statistics import Estimate, against_best
 INF = math.inf
 
 
-def test_an_estimate_agrees_with_scipys_t_test():
-    values = np.random.default_rng(0).normal(0.3, 1.0, 7)
+@pytest.mark.parametrize("count", [2, 3, 7, 10])
+def test_an_estimate_agrees_with_scipys_t_test(count: int) -> None:
+    values = np.random.default_rng(0).normal(0.3, 1.0, count)
     ours, theirs = Estimate(tuple(values)), stats.ttest_1samp(values, 0.0)
     assert ours.mean == pytest.approx(values.mean())
     assert ours.stderr == pytest.approx(stats.sem(values))
-    assert ours.interval(0.9) == pytest.approx(tuple(theirs.confidence_interval(0.9)))
-
-
-def test_two_seeds_use_the_t_quantile_of_one_degree_of_freedom():
-    low, high = Estimate((0.0, 2.0)).interval()  # 1 ± 12.706·1
-    assert (low, high) == pytest.approx((1 - 12.7062, 1 + 12.7062), abs=1e-4)
-    # Two seeds agree on a difference five standard errors from zero, and still nothing is shown.
-    two = Estimate((0.04, 0.06))
-    assert two.mean / two.stderr == pytest.approx(5)
-    assert two.outcome == "undecided"
-
-
-def test_one_seed_decides_nothing():
-    one = Estimate((-5.0,))
-    assert one.mean == -5.0
-    assert (one.stderr, one.interval()) == (None, None)
-    assert one.outcome == "undecided"
+    for level in (0.8, 0.9, 0.95):
+        assert ours.interval(level) == pytest.approx(tuple(theirs.confidence_interval(level)))
 
 
 @pytest.mark.parametrize("values", [(), (1.0, INF), (math.nan,)])
@@ -123,16 +109,3 @@ def test_as_many_seeds_are_proposed_as_would_decide() -> None:
 def test_equal_runs_are_equal_and_equal_differences_are_certain():
     assert Estimate((0.0, 0.0, 0.0)).outcome == "undecided"
     assert Estimate((0.5, 0.5, 0.5)).outcome == "worse"
-
-
-@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
-def test_intervals_cover_the_truth_as_often_as_they_say(seeds):
-    draws = np.random.default_rng(seeds).normal(0.3, 1.7, (1500, seeds))
-    covered = {0.95: 0, 0.8: 0}
-    for row in draws:
-        found = Estimate(tuple(row))
-        for level in covered:
-            low, high = found.interval(level)
-            covered[level] += low <= 0.3 <= high
-    for level, count in covered.items():
-        assert count / len(draws) == pytest.approx(level, abs=4 * math.sqrt(level * (1 - level) / len(draws)))

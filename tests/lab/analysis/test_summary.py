@@ -11,67 +11,71 @@ from autowarm.lab.analysis.table import cells
 from ..helpers import CELL, ROWS, row
 
 
-def test_the_best_is_by_mean_and_a_diverged_run_never_wins() -> None:
+def curve(kind: str, length: int, *losses: float | None, **more: str) -> list[dict]:
+    """A run with each seed."""
+    return [row(kind, length, seed, loss, **more) for seed, loss in enumerate(losses)]
+
+
+GRID = curve("linear", 2, 2.0, 2.4) + curve("linear", 3, 3.0, 3.4)
+BROKEN = curve("linear", 0, None, 2.0) + curve("linear", 1, 2.0, None)
+
+
+def test_the_best_is_by_mean_and_the_difference_is_paired_over_seeds() -> None:
     (summary,) = summarise(ROWS)
     assert summary.best is not None
-    assert summary.best.warmup_steps == 20
+    assert summary.best.warmup_steps == 20  # the run of 40 has a lower loss with one seed, and diverged with the other
     assert summary.best.val_loss == pytest.approx(2.2)
     assert summary.best.stderr == pytest.approx(0.2)
     assert summary.manual[-1].diverged == 1
     assert summary.adaptive is not None
     assert summary.adaptive.warmup_steps == 12
-
-
-def test_the_difference_is_paired_over_seeds() -> None:
-    (summary,) = summarise(ROWS)
     assert summary.difference is not None
     assert summary.difference.mean == pytest.approx(0.0)  # +0.1 with one seed, −0.1 with the other
     # Noise of the two lengths and the default, after schedule and seed: 0, ±0.05, ±0.05 over two degrees of freedom.
     assert summary.difference.stderr == pytest.approx(0.1 * math.sqrt(2 / 3))
 
 
-def test_one_seed_gives_no_verdict() -> None:
-    (single,) = summarise([one for one in ROWS if one["seed"] == 0])
-    assert single.difference is not None
-    assert single.difference.interval() is None
-    assert single.outcome == "undecided"
-    assert "one seed gives no interval" in verdict(single)
-    assert headline([single]).startswith("One seed decides nothing")
-
-
 @pytest.mark.parametrize(
-    ("adaptive", "words"),
+    ("rows", "words"),
     [
-        ((1.9, 2.3), "is better than the best hand-set warm-up (difference -0.1000 nats, 95% interval -0.1000 to -0.1"),
-        ((2.01, 2.41), "is worse than the best hand-set warm-up (difference +0.0100 nats, 95% interval +0.0100 to +0."),
-        ((2.1, 2.3), "Undecided: the default against the best hand-set warm-up (difference +0.0000 nats, 95% interval"),
-        ((None, 2.3), "is worse than the best hand-set warm-up (1 of 2 runs of the default diverged)."),
+        (GRID + curve("adaptive", 9, 1.9, 2.3),
+         "is better than the best hand-set warm-up (difference -0.1000 nats, 95% interval -0.1000 to -0.1"),
+        (GRID + curve("adaptive", 9, 2.01, 2.41),
+         "is worse than the best hand-set warm-up (difference +0.0100 nats, 95% interval +0.0100 to +0."),
+        (GRID + curve("adaptive", 9, 2.1, 2.3),
+         "Undecided: the default against the best hand-set warm-up (difference +0.0000 nats, 95% interval"),
+        (GRID + curve("adaptive", 9, None, 2.3),
+         "is worse than the best hand-set warm-up (1 of 2 runs of the default diverged)."),
+        (BROKEN + curve("adaptive", 5, 9.0, 9.0),
+         "The default is better than the best hand-set warm-up (0 of 2 runs of the default diverged). Every hand-set "
+         "warm-up diverged with some seed."),
+        (BROKEN + curve("adaptive", 5, 9.0, None), "Undecided: "),
+        (GRID + curve("adaptive", 9, 2.0, 2.4, ended_by="clock"),
+         "In 2 of 2 runs of the default the clock (max_warmup), not the loss, ended"),
+        (curve("linear", 1, 2.011, 1.991) + curve("linear", 5, 2.055, 1.955),
+         "differ by 0.004 nats at most, no more than the noise: this setting shows nothing"),
+        (curve("linear", 1, 2.1, 2.101) + curve("linear", 5, 2.5, 2.501),
+         "differ by 0.400 nats at most; the worst is 5 updates."),
+        (curve("greedy", 0, 1.9), "No hand-set warm-up was run; greedy: loss 1.900."),
+        (curve("adaptive", 5, None), "No hand-set warm-up was run; the default: diverged."),
     ],
-)
-def test_the_verdict_says_what_the_numbers_say(adaptive: tuple[float | None, float], words: str) -> None:
-    rows = [row("linear", length, seed, length + 0.4 * seed) for length in (2, 3) for seed in (0, 1)]
-    rows += [row("adaptive", 9, 0, adaptive[0]), row("adaptive", 9, 1, adaptive[1])]
+)  # fmt: skip
+def test_the_verdict_says_what_the_numbers_say(rows: list[dict], words: str) -> None:
     assert words in verdict(summarise(rows)[0]).replace("-2.22e-16 nats", "+0.0000 nats")
 
 
-def test_a_default_that_never_diverged_is_better_than_warm_ups_that_all_did() -> None:
-    rows = [row("linear", length, seed, None if seed == length else 2.0) for length in (0, 1) for seed in (0, 1)]
-    (summary,) = summarise([*rows, row("adaptive", 5, 0, 9.0), row("adaptive", 5, 1, 9.0)])
-    assert verdict(summary) == (
-        "The default is better than the best hand-set warm-up (0 of 2 runs of the default diverged). "
-        "Every hand-set warm-up diverged with some seed."
-    )
-    (neither,) = summarise([*rows, row("adaptive", 5, 0, 9.0), row("adaptive", 5, 1, None)])
-    assert neither.outcome == "undecided"
-
-
-@pytest.mark.parametrize(("by_hand", "adaptive", "count"), [(1.0, None, 1), (None, 1.0, 0)])
-def test_one_seed_decides_nothing_where_a_run_diverged_either(
-    by_hand: float | None, adaptive: float | None, count: int
-) -> None:
-    (summary,) = summarise([row("linear", 0, 0, by_hand), row("adaptive", 9, 0, adaptive)])
+@pytest.mark.parametrize(
+    ("by_hand", "adaptive", "words"),
+    [
+        (1.0, 1.1, "one seed gives no interval"),
+        (1.0, None, "(1 of 1 runs of the default diverged; one seed decides nothing)"),
+        (None, 1.0, "(0 of 1 runs of the default diverged; one seed decides nothing)"),
+    ],
+)
+def test_one_seed_decides_nothing(by_hand: float | None, adaptive: float | None, words: str) -> None:
+    (summary,) = summarise(curve("linear", 0, by_hand) + curve("adaptive", 9, adaptive))
     assert summary.outcome == "undecided"
-    assert f"({count} of 1 runs of the default diverged; one seed decides nothing)" in verdict(summary)
+    assert words in verdict(summary)
     assert headline([summary]).startswith("One seed decides nothing")
 
 
@@ -122,7 +126,7 @@ def test_every_verdict_is_one_of_three_and_agrees_with_the_numbers_that_are_show
         assert len(summary.seeds) < 2 or (outcome in headline([summary])) == (outcome != "undecided" or not difference)
         assert len(summary.seeds) != 1 or outcome == "undecided"
         assert ("that was tried" in text) == bool(summary.edge)
-        if difference is None or difference.count == 1:
+        if difference is None or len(difference.values) == 1:
             continue
         found = NUMBERS.search(text)
         assert found is not None, text
@@ -181,19 +185,9 @@ def test_the_headline_says_how_far_the_default_is_from_the_best(
     assert headline(summarise(rows)) == words.replace("BEST", "the best of 3 hand-set lengths, unknown beforehand")
 
 
-def test_a_warm_up_that_time_ended_is_said_to_be_so() -> None:
-    rows = [one if one["schedule"] != "adaptive" else {**one, "ended_by": "clock"} for one in ROWS]
-    assert "In 2 of 2 runs of the default the clock (max_warmup), not the loss, ended" in verdict(summarise(rows)[0])
+def test_a_default_that_the_clock_alone_ended_is_said_to_be_a_ramp() -> None:
+    rows = GRID + curve("adaptive", 9, 2.0, 2.4, ended_by="clock")
     assert headline(summarise(rows)).endswith("which here is a ramp of fixed length")
-
-
-def test_a_grid_without_differences_is_said_to_show_nothing() -> None:
-    noisy = [row("linear", w, seed, 2.0 + 0.01 * w * (1 - 2 * seed) + 0.001 * w) for w in (1, 5) for seed in (0, 1)]
-    assert "differ by 0.004 nats at most, no more than the noise: this setting shows nothing" in verdict(
-        summarise(noisy)[0]
-    )
-    clear = [row("linear", w, seed, 2.0 + w / 10 + 0.001 * seed) for w in (1, 5) for seed in (0, 1)]
-    assert "differ by 0.400 nats at most; the worst is 5 updates." in verdict(summarise(clear)[0])
 
 
 def test_of_lengths_that_do_not_matter_one_grid_in_twenty_at_most_seems_to_differ() -> None:
@@ -219,35 +213,25 @@ def test_schedules_of_other_kinds_stand_beside_the_hand_set_ones() -> None:
     (summary,) = summarise([*ROWS, row("constant", 0, 0, 1.9), row("wsd", 10, 0, 1.5)])
     assert {kind: point.val_loss for kind, point in summary.others.items()} == {"constant": 1.9, "wsd": 1.5}
     assert summary.lowest is summary.others["wsd"]
-    (alone,) = summarise([row("greedy", 0, 0, 1.9)])
-    assert verdict(alone) == "No hand-set warm-up was run; greedy: loss 1.900."
 
 
 @pytest.mark.parametrize(("by_hand", "ours", "mean"), [((0.1, 0.11), (0.5, 0.6), 0.445), ((-3, -3.1), (-2, -2.1), 1)])
 def test_losses_of_any_size_and_sign_are_compared(
     by_hand: tuple[float, ...], ours: tuple[float, ...], mean: float
 ) -> None:
-    rows = [row("linear", 5, seed, loss) for seed, loss in enumerate(by_hand)]
-    (summary,) = summarise([*rows, *(row("adaptive", 5, seed, loss) for seed, loss in enumerate(ours))], own=True)
+    (summary,) = summarise(curve("linear", 5, *by_hand) + curve("adaptive", 5, *ours), own=True)
     assert summary.difference is not None
     assert summary.difference.mean == pytest.approx(mean)
     assert ("worse" in verdict(summary)) == (mean == 1)
 
 
-def test_a_diverged_run_alone_is_called_so() -> None:
-    (summary,) = summarise([row("adaptive", 5, 0, None)])
-    assert verdict(summary) == "No hand-set warm-up was run; the default: diverged."
-
-
 def test_lengths_are_ranked_on_the_seeds_that_all_of_them_have() -> None:
     """One whose run with a hard seed failed is not the best for that."""
-    hard = [row("linear", 0, seed, 3.0 + (seed == 0)) for seed in range(3)]
-    spared = [row("linear", 40, seed, 3.1) for seed in (1, 2)]
-    (summary,) = summarise([*hard, *spared, *(row("adaptive", 9, seed, 3.0 + (seed == 0)) for seed in range(3))])
+    hard, spared = curve("linear", 0, 4.0, 3.0, 3.0), curve("linear", 40, 3.1, 3.1, 3.1)[1:]
+    (summary,) = summarise(hard + spared + curve("adaptive", 9, 4.0, 3.0, 3.0))
     assert summary.best is not None
     assert summary.best.warmup_steps == 0
     assert "differ by 0.100" in verdict(summary)
-    broken = [row("linear", 20, 7, None), *(row("linear", 20, seed, 2.9) for seed in (1, 2))]
-    (summary,) = summarise([*hard, *spared, *broken])
+    (summary,) = summarise([*hard, *spared, row("linear", 20, 7, None), *curve("linear", 20, 2.9, 2.9, 2.9)[1:]])
     assert summary.best is not None
     assert summary.best.warmup_steps == 0  # one that diverged is not the best, whichever seed that was

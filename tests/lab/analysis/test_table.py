@@ -1,13 +1,10 @@
-import io
 from pathlib import Path
-
-from rich.console import Console
 
 from autowarm.lab.analysis.results import Results
 from autowarm.lab.analysis.summary import summarise, verdict
 from autowarm.lab.analysis.table import cells, lines, table
 
-from ..helpers import CELL, ROWS, row
+from ..helpers import CELL, ROWS, printed, row
 
 
 def test_the_table_marks_a_run_that_never_left_warm_up() -> None:
@@ -39,9 +36,7 @@ def test_the_table_fits_into_80_columns_and_cuts_nothing_off() -> None:
     longest = [{**one, "optimizer": "schedule-free", "cell": CELL | {"optimizer": "schedule-free", "lr": 0.0003},
                 "val_loss": one["val_loss"] and 40 * one["val_loss"]} for one in ROWS]  # fmt: skip
     summaries = summarise([*ROWS, *longest])
-    console = Console(file=io.StringIO(), width=80)
-    console.print(table(summaries))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = printed(table(summaries))
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
     for summary in summaries:
@@ -51,9 +46,7 @@ def test_the_table_fits_into_80_columns_and_cuts_nothing_off() -> None:
 
 def test_an_algorithm_that_was_not_run_has_no_column() -> None:
     summaries = summarise([one for one in ROWS if one["schedule"] != "paper"])
-    console = Console(file=io.StringIO(), width=80)
-    console.print(table(summaries))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = printed(table(summaries))
     assert [len(line) for line in lines(summaries)] == [6, 6]
     assert ("Algorithm" in text, "difference" in text) == (False, True)
 

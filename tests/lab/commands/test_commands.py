@@ -5,7 +5,7 @@ import pytest
 
 from autowarm import __main__ as entry
 from autowarm import __version__
-from autowarm.lab.commands import main
+from autowarm.lab.commands import main, report
 
 
 def test_help_and_version_need_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,3 +42,18 @@ def test_without_the_extra_it_says_what_to_install(
     monkeypatch.setattr("autowarm.lab.commands.main", mock.Mock(side_effect=ours))
     with pytest.raises(ModuleNotFoundError):  # ours is a bug, and shown as one
         entry.main()
+
+
+def test_what_nobody_foresaw_is_a_line_with_the_traceback_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def surprise(words: list[str]) -> int:
+        raise RuntimeError("first line\nsecond line")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(report, "run", surprise)
+    assert main(["report"]) == 1
+    (log,) = tmp_path.glob("autowarm-*.log")
+    assert capsys.readouterr().err == f"autowarm: RuntimeError: first line (traceback in {log})\n"
+    assert "second line" in log.read_text()
+    assert "in surprise" in log.read_text()

@@ -1,6 +1,5 @@
 """Comparisons of tiny tasks of one's own, whose hand-set lengths grow where the longest is the best."""
 
-import itertools
 import json
 import shutil
 from collections.abc import Iterator
@@ -39,35 +38,6 @@ class Line:
 
     def validation(self) -> list[Any]:
         return [torch.eye(4)]
-
-
-class Noise(Line):
-    """The same with random batches and noisy targets, at a rate at which the noise decides."""
-
-    defaults = Line.defaults | {"rates": {"sgd": [0.2]}}
-
-    def batches(self, seed: int) -> Iterator[Any]:
-        while True:
-            yield torch.randn(16, 4)
-
-    def loss(self, model: nn.Module, x: Tensor) -> Tensor:
-        return (model(x) - x.sum(1, keepdim=True) - torch.randn(len(x), 1)).square().mean()
-
-    def validation(self) -> list[Any]:
-        return [torch.randn(64, 4)]
-
-
-class Classes(Noise):
-    """A small network that tells which of four numbers is largest."""
-
-    defaults = Line.defaults | {"rates": {"adamw": [0.2]}}
-    optimizers = {}  # noqa: RUF012
-
-    def model(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 4))
-
-    def loss(self, model: nn.Module, x: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(model(x), x.argmax(1))
 
 
 def lengths(results: Results) -> list[float]:
@@ -126,15 +96,3 @@ def test_one_text_file_is_enough_and_one_seed_is_said_to_be_one(
     page = (out / "report.html").read_text()
     assert "First seed of the default and the best hand-set warm-up." in page
     assert "Algorithm 1" not in page
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("task", [Line, Noise, Classes])
-def test_twice_as_many_lengths_give_the_same_verdict(task: type[Line], tmp_path: Path) -> None:
-    seeds = [0, 1, 2, 3, 4]
-    (usual,) = compare(task(), steps=40, seeds=seeds, out=tmp_path).summaries
-    shares = sorted(point.warmup_steps / usual.cell["steps"] for point in usual.manual)
-    shares += [(a + b) / 2 for a, b in itertools.pairwise(shares)]
-    (twice,) = compare(task(), steps=40, seeds=seeds, warmups=sorted(shares), out=tmp_path).summaries
-    assert len(twice.manual) > 1.5 * len(usual.manual)
-    assert twice.outcome == usual.outcome

@@ -8,10 +8,11 @@ import pytest
 
 from autowarm.lab.commands import main
 from autowarm.lab.config import RunConfig
-from autowarm.lab.config.build import build
-from autowarm.lab.config.yaml_files import presets, read_yaml
+from autowarm.lab.config.build import build, presets, read_yaml
 from autowarm.lab.data.shards import write_shard
 from autowarm.lab.tasks.models import parameters
+
+from ..helpers import refused
 
 KEYS = {"model.layers": 1, "model.width": 16, "model.heads": 2, "model.ff": 32, "model.vocab_size": 280,
         "model.seq_len": 8, "steps": 5, "batch_size": 4, "eval_batches": 1}  # fmt: skip
@@ -44,7 +45,8 @@ def test_train_makes_one_run_and_prints_where(
         (["--schedule.target_loss", "99"], "autowarm: schedule: the first loss f(x0) = "),
         (["--optimizer.weight_decay", "-1"], "weight_decay must not be negative, got -1.0"),
         (["--schedule.options", "{warmup_shape: x}"], "has no warmup_shape"),
-        (["--schedule.options", "{max_warmup: 7.5}"], "max_warmup"),
+        (["--schedule.options", "{max_warmup: 7.5}"], "schedule: max_warmup"),
+        (["--schedule.options", "{candidtes: 9}"], "candidtes"),
         (["--optimizer.options", "{momentum: 2}"], "momentum must be in [0, 1), got 2"),
         (["--optimizer.options", "{momentumm: 0.9}"], "momentumm"),
     ],
@@ -143,3 +145,12 @@ def test_a_dry_run_refuses_a_batch_that_ranks_cannot_share(
     monkeypatch.setenv("WORLD_SIZE", "3")
     assert main(["train", "--dry-run"]) == 2
     assert "batch_size 16 must be a multiple of ranks × engine.accumulate = 3 × 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "RANK", "LOCAL_RANK"])
+def test_a_variable_of_torchrun_that_is_no_number(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(name, "abc")
+    assert f"{name} must be a number, got 'abc'" in refused(["train", "--steps", "2"], capsys)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -49,18 +50,16 @@ def test_a_warm_up_of_one_with_a_point_is_the_whole_run_wherever_it_is_given(
     assert {point.run.schedule.warmup_steps for point in compared.points()} == {1, steps // 2, 2}
 
 
-@pytest.mark.parametrize(("given", "read"), [("0,1", [0, 1]), ("[3]", [3]), ("[4, 5]", [4, 5])])
-def test_a_list_needs_no_brackets(given: str, read: list[int]) -> None:
-    for words in (["--seeds", given], [f"--seeds={given}"]):
-        assert parse(words, CompareConfig, "compare", "").seeds == read
-    config = parse(["--rates.muon", "0.1,0.2", "--schedules", "linear,wsd"], CompareConfig, "compare", "")
-    assert (config.rates["muon"], config.schedules) == ([0.1, 0.2], ["linear", "wsd"])
-
-
-@pytest.mark.parametrize("words", [["--warmups", "null"], ["--warmups=null"]])
-def test_null_brings_back_the_default_of_a_list_that_a_preset_sets(words: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("key", "given", "read"),
+    [("seeds", "0,1", [0, 1]), ("seeds", "[4, 5]", [4, 5]), ("rates.muon", "0.1,0.2", [0.1, 0.2]),
+     ("seeds", "[3]", [3]), ("schedules", "linear,wsd", ["linear", "wsd"]), ("warmups", "null", None)],
+)  # fmt: skip
+def test_a_list_needs_no_brackets_and_null_brings_back_its_default(key: str, given: str, read: list[Any]) -> None:
     assert parse([], CompareConfig, "compare", "", preset="demo").warmups == [0, 0.1, 0.4, 0.8]
-    assert parse(words, CompareConfig, "compare", "", preset="demo").warmups is None
+    for words in ([f"--{key}", given], [f"--{key}={given}"]):
+        config = parse(words, CompareConfig, "compare", "", preset="demo")
+        assert (config.rates["muon"] if key == "rates.muon" else getattr(config, key)) == read
 
 
 def test_train_takes_a_task_of_ones_own_and_says_at_once_what_it_does(
@@ -105,6 +104,7 @@ def test_a_broken_batch_stops_before_twelve_runs_fail(here: Path, capsys: pytest
     assert said.err.count("\n") == 1
     assert said.out.count("RuntimeError") <= 1
     assert "no other run is begun" in said.out
+    assert not (here / "out" / "results.json").exists()
     told = list((here / "out" / "runs").glob("*/error.txt"))
     assert len(told) < 6  # of twelve
     assert "in loss" in told[0].read_text()

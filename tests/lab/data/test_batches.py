@@ -1,15 +1,17 @@
+import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autowarm.lab.config import LabError
 from autowarm.lab.data import batch, training_batches, validation_batches
-from autowarm.lab.data.batches import Sampling
+from autowarm.lab.data.batches import Sampling, read_ahead
 from autowarm.lab.data.shards import Shards, write_shard
 
 GOLDEN = [[33009, 40928, 48847, 6509, 14428], [2667, 10586, 18505, 26424, 34343], [1352, 9271, 17190, 25109, 33028]]
@@ -29,23 +31,6 @@ def plain(tokens: npt.NDArray[np.uint16], seed: int, step: int, batch_size: int,
     random = np.random.Generator(np.random.Philox(key=np.array([seed, step], dtype=np.uint64)))
     starts = random.integers(0, len(tokens) - seq_len, size=batch_size)
     return np.array([[tokens[start + i] for i in range(seq_len + 1)] for start in starts], dtype=np.int64)
-
-
-def test_a_batch_is_a_pure_function_of_seed_and_step() -> None:
-    tokens = np.arange(1000, dtype=np.uint16)
-    first = batch(tokens, seed=3, step=7, batch_size=4, seq_len=8)
-    batch(tokens, seed=3, step=8, batch_size=4, seq_len=8)
-    assert np.array_equal(first, batch(tokens, seed=3, step=7, batch_size=4, seq_len=8))
-    assert not np.array_equal(first, batch(tokens, seed=3, step=8, batch_size=4, seq_len=8))
-    assert not np.array_equal(first, batch(tokens, seed=4, step=7, batch_size=4, seq_len=8))
-    assert first.shape == (4, 9)
-    assert (np.diff(first) == 1).all()  # each row is one stretch of text
-
-
-def test_every_token_can_be_drawn() -> None:
-    tokens = np.arange(10, dtype=np.uint16)
-    drawn = {int(t) for step in range(200) for t in batch(tokens, 0, step, 2, 4).ravel()}
-    assert drawn == set(range(10))
 
 
 def test_validation_covers_the_whole_part_evenly_and_always_alike() -> None:
@@ -133,3 +118,91 @@ def test_the_whole_validation_part_is_seen_once_in_batches_that_do_not_overlap()
     assert np.array_equal(inputs, np.arange(96))
     with pytest.raises(LabError, match="set whole_validation to false"):
         list(validation_batches(tokens, None, batch_size=16, seq_len=8))
+
+
+def readers() -> int:
+    return sum(thread.name.startswith("autowarm-read-ahead") for thread in threading.enumerate())
+
+
+class Made:
+    """Squares, and what called for them."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.threads: set[int] = set()
+        self.reached = threading.Condition()
+
+    def __call__(self, step: int) -> int:
+        with self.reached:
+            self.steps.append(step)
+            self.threads.add(threading.get_ident())
+            self.reached.notify_all()
+        return step * step
+
+    def wait_for(self, count: int) -> None:
+        with self.reached:
+            assert self.reached.wait_for(lambda: len(self.steps) >= count, timeout=60)
+
+
+def test_results_come_in_order_from_one_other_thread() -> None:
+    made = Made()
+    assert list(read_ahead(made, range(3, 40))) == [step * step for step in range(3, 40)]
+    assert made.steps == list(range(3, 40))
+    assert len(made.threads) == 1
+    assert threading.get_ident() not in made.threads
+    assert readers() == 0
+
+
+def test_it_reads_ahead_but_not_without_bound() -> None:
+    made = Made()
+    results = read_ahead(made, range(100), ahead=4)
+    assert made.steps == []  # nothing before the first is wanted
+    assert next(results) == 0
+    made.wait_for(4)  # without a further call of next
+    assert made.steps == [0, 1, 2, 3]
+    assert next(results) == 1
+    made.wait_for(5)
+    assert made.steps == [0, 1, 2, 3, 4]
+    results.close()
+    assert readers() == 0
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_fewer_steps_than_it_reads_ahead(steps: int) -> None:
+    made = Made()
+    assert len(list(read_ahead(made, range(5, 5 + steps), ahead=3))) == steps
+    assert made.steps == list(range(5, 5 + steps))  # none beyond the last
+    assert readers() == 0
+
+
+def test_an_error_comes_in_its_turn_and_ends_the_thread() -> None:
+    def make(step: int) -> int:
+        if step == 3:
+            raise LabError("the third is damaged")
+        return step
+
+    results = read_ahead(make, range(10))
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(LabError, match="the third is damaged"):
+        next(results)
+    assert readers() == 0
+    assert next(results, None) is None
+
+
+def test_a_dropped_iterator_ends_its_thread() -> None:
+    results = read_ahead(lambda step: step, range(1000))
+    next(results)
+    assert readers() == 1
+    del results
+    assert readers() == 0
+
+
+def test_batches_are_pinned_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = np.arange(100, dtype=np.uint16)
+    assert not any(b.is_pinned() for b in training_batches(tokens, 0, 0, 2, 2, 4)) or torch.cuda.is_available()
+    pinned: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: (pinned.append(threading.get_ident()), self)[1])
+    assert len(list(training_batches(tokens, 0, 0, 5, 2, 4))) == 5
+    assert len(pinned) == 5
+    assert threading.get_ident() not in pinned  # a copy, so it is the thread's work

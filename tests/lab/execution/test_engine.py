@@ -13,7 +13,6 @@ from unittest import mock
 import pytest
 import yaml
 
-from autowarm.lab.analysis import report
 from autowarm.lab.analysis.summary import Summary, summarise
 from autowarm.lab.commands import main
 from autowarm.lab.config import CompareConfig, RunConfig, SweepConfig
@@ -21,13 +20,12 @@ from autowarm.lab.data import prepare, text
 from autowarm.lab.execution import engine, pool
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.engine import Planned, execute, gather, longer, make, plan
-from autowarm.lab.folders import claim
+from autowarm.lab.files import claim
 from autowarm.lab.training.loop import train
 
-from ..helpers import CELL, row
+from ..helpers import CELL, MODEL, row
 from .comparison import words
 
-MODEL = {"layers": 1, "width": 16, "heads": 2, "ff": 32, "vocab_size": 280, "seq_len": 16}
 pytestmark = pytest.mark.usefixtures("jobs_here")
 
 
@@ -36,10 +34,12 @@ def base(corpus: Path) -> dict[str, Any]:
             "optimizer": {"name": "muon", "lr": 0.01}}  # fmt: skip
 
 
-@pytest.fixture
-def preset(corpus_folder: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "sweep.yaml"
-    path.write_text(yaml.safe_dump({
+@pytest.mark.long
+def test_a_sweep_ends_with_manifest_results_and_report_and_shares_its_runs(
+    corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    preset = tmp_path / "sweep.yaml"
+    preset.write_text(yaml.safe_dump({
         "about": "Two cells",
         "base": base(corpus_folder) | {"steps": 10},
         "cells": {"muon": {}, "adamw": {"set": {"optimizer": {"name": "adamw"}},
@@ -48,13 +48,6 @@ def preset(corpus_folder: Path, tmp_path: Path) -> Path:
         "grid": [{"schedule.kind": "paper", "schedule.target_loss": [0.5, 1.0]},
                  {"schedule.kind": "linear", "schedule.warmup_steps": [1, 0.3]}],
     }, sort_keys=False))  # fmt: skip
-    return path
-
-
-@pytest.mark.long
-def test_a_sweep_ends_with_manifest_results_and_report_and_shares_its_runs(
-    preset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     store, one, two = tmp_path / "store", tmp_path / "one", tmp_path / "two"
     command = ["sweep", "--config", str(preset), "--store", str(store), "--workers", "2"]
     assert main([*command, "--out", str(one)]) == 0
@@ -95,16 +88,19 @@ def test_a_run_is_planned_once_and_its_data_prepared_once(
     config = SweepConfig(base=base(corpus_folder), cells={"a": {}, "b": {"set": {"clip": 1.0}}}, grid=grid,
                          seeds=[0, 1], out=str(tmp_path / "out"))  # fmt: skip
     points = config.points()
-    assert len(make(config, points, Display()).rows) == len(points) == 8
+    results = make(config, points, Display())
+    assert len(results.rows) == len(points) == 8
+    assert results.document["config"] == json.loads(json.dumps(dataclasses.asdict(config)))
+    corpus = prepare(points[0].run.data, MODEL["vocab_size"])
+    assert results.document["corpus"] == {"name": corpus.name, "sha256": corpus.sha256, "tokens": corpus.tokens}
     prepare.cache_clear()
     assert calls == {"_build": 1, "identity": 8, "make_task": 1, "write_results": 1}
 
 
-def test_a_run_that_two_cells_name_is_made_once_and_counts_in_both(run: RunConfig, tmp_path: Path) -> None:
+def test_a_run_that_two_cells_name_is_made_once_and_counts_in_both(corpus_folder: Path, tmp_path: Path) -> None:
     grid: list[dict[str, Any]] = [{"schedule.kind": "constant"}]
-    keys = {"model": MODEL, "data.corpus": run.data.corpus, "steps": 4, "batch_size": 4, "eval_batches": 1}
-    config = SweepConfig(base=keys, cells={"one": {}, "two": {"grid": [*grid, {"schedule.kind": "adaptive"}]}},
-                         grid=grid)  # fmt: skip
+    two = {"grid": [*grid, {"schedule.kind": "adaptive"}]}
+    config = SweepConfig(base=base(corpus_folder), cells={"one": {}, "two": two}, grid=grid)
     planned = plan(config.points(), tmp_path / "runs")
     begun: list[str] = []
     assert execute(planned, Display(), config, on_row=lambda name, row: begun.append(name)) == {}
@@ -140,19 +136,10 @@ def test_a_failing_run_is_marked_in_results_and_report_and_the_others_are_kept(
     assert "Incomplete" not in (tmp_path / "report.html").read_text()
 
 
-def test_where_every_run_fails_there_are_no_results(
-    corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    more = ["--run.schedule.target_loss", "50", "--seeds", "[0]", "--run.steps", "10", "--schedules", "[paper]"]
-    assert main(words(corpus_folder, tmp_path, *more)) == 1
-    assert "every run failed: schedule: the first loss" in capsys.readouterr().err
-    assert not (tmp_path / "results.json").exists()
-
-
 HOLDER = """
 import shutil, sys
 from pathlib import Path
-from autowarm.lab.folders import locked
+from autowarm.lab.files import locked
 
 made, folder = map(Path, sys.argv[1:])
 with locked(folder):
@@ -163,12 +150,12 @@ with locked(folder):
 
 
 def test_a_run_that_another_process_makes_is_waited_for_and_its_result_is_taken(
-    run: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = {"model": MODEL, "data.corpus": run.data.corpus, "steps": 4, "batch_size": 4, "eval_batches": 1}
-    config = SweepConfig(base=keys, cells={"a": {}}, grid=[{"schedule.kind": "constant"}], out=str(tmp_path / "out"))
-    claim(tmp_path / "out")
-    (planned,) = plan(config.points(), tmp_path / "out" / "runs")
+    out = tmp_path / "out"
+    config = SweepConfig(base=base(corpus_folder), cells={"a": {}}, out=str(out))
+    claim(out)
+    (planned,) = plan(config.points(), out / "runs")
     train(planned.point.run, tmp_path / "made")
     result = json.loads((tmp_path / "made" / "result.json").read_text())
     (tmp_path / "made" / "result.json").write_text(json.dumps({**result, "val_loss": 1.25}))  # to know it by
@@ -217,13 +204,3 @@ def test_a_longer_warm_up_is_planned_only_where_the_longest_is_the_best(
     before = summaries()
     planned += [Planned(point, point.name, tmp_path) for point in found]
     assert longer(planned, before) == []  # nor again, where they failed
-
-
-def test_results_name_their_corpus_and_config(corpus_folder: Path, tmp_path: Path) -> None:
-    grid: list[dict[str, Any]] = [{"schedule.kind": "constant"}]
-    config = SweepConfig(base=base(corpus_folder), cells={"a": {}}, grid=grid, out=str(tmp_path))
-    results = make(config, config.points(), Display())
-    assert results.document["config"] == json.loads(json.dumps(dataclasses.asdict(config)))
-    corpus = prepare(config.points()[0].run.data, MODEL["vocab_size"])
-    assert results.document["corpus"] == {"name": corpus.name, "sha256": corpus.sha256, "tokens": corpus.tokens}
-    assert report.make(results)[-1] == tmp_path / "report.html"

@@ -5,7 +5,6 @@ import importlib
 import io
 import multiprocessing
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from autowarm.lab.commands import main
 from autowarm.lab.errors import LabError
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.pool import Job, run_jobs
-from autowarm.lab.training.stopping import Interrupted
+from autowarm.lab.processes import Interrupted
 
 from ..helpers import PATIENCE, gone, wait_for
 from .comparison import RUNS, rows, started, words
@@ -88,16 +87,6 @@ def test_it_ends_with_table_figures_results_and_report(finished: tuple[Path, str
         (kind, seed) for kind in ("adaptive", "paper", "linear") for seed in (0, 1)
     }
     assert all(row["val_loss"] is not None for row in rows(out))
-
-
-@pytest.mark.usefixtures("jobs_here")
-def test_called_again_a_comparison_makes_no_run_twice(
-    finished: tuple[Path, str], corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = Path(shutil.copytree(finished[0], tmp_path / "copy"))
-    assert main(words(corpus_folder, out)) == 0
-    assert f"all {RUNS} runs are finished" in capsys.readouterr().out
-    assert rows(out) == rows(finished[0])
 
 
 @needs_proc

@@ -7,11 +7,9 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from autowarm.lab.config import LLAMA_124M, EngineConfig, ModelConfig, OptimizerConfig
-from autowarm.lab.config.build import build
+from autowarm.lab.config.build import build, read_yaml
 from autowarm.lab.config.runs import RunConfig
-from autowarm.lab.config.yaml_files import read_yaml
-from autowarm.lab.paper.costs import forecast, hours, memory, operations
-from autowarm.lab.paper.dry_run import describe
+from autowarm.lab.paper.costs import describe, forecast, hours, memory, operations
 from autowarm.lab.registry import OPTIMIZERS
 from autowarm.lab.tasks.models import flops_per_token, llama, token_loss
 from autowarm.lab.training.optimizers import make_optimizer

@@ -8,21 +8,19 @@ from autowarm.lab.paper.gallery import GALLERY, Sources
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture
-def sources(tmp_path: Path) -> Sources:
-    return Sources(tmp_path)
+SOURCES = Sources(Path())  # which these do not read
 
 
-def test_the_rate_of_theorem_1_peaks_where_the_paper_says(sources: Sources) -> None:
-    (line, *_) = GALLERY["eta-behaviour"].make(sources).axes[0].lines
+def test_the_rate_of_theorem_1_peaks_where_the_paper_says() -> None:
+    (line, *_) = GALLERY["eta-behaviour"].make(SOURCES).axes[0].lines
     t, rate = line.get_data()
     assert t[rate.argmax()] == round((1e3 / 1e-4) ** 0.5)
     assert rate.max() == pytest.approx(1 / (2 * (1e-4 * 1e3) ** 0.5), rel=1e-6)
 
 
 @pytest.mark.long
-def test_the_schedule_for_lion_rises_to_the_peak_then_falls(sources: Sources) -> None:
-    right = GALLERY["schedule-lion"].make(sources).axes[1]
+def test_the_schedule_for_lion_rises_to_the_peak_then_falls() -> None:
+    right = GALLERY["schedule-lion"].make(SOURCES).axes[1]
     for line in right.lines:
         rates = line.get_ydata()
         top = rates.argmax()

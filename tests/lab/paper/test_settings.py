@@ -12,12 +12,9 @@ import pytest
 import torch
 
 from autowarm import Muon
-from autowarm.lab.calibration import CalibrateConfig
-from autowarm.lab.config import LLAMA_124M, ModelConfig, RunConfig, ScheduleConfig, SweepConfig
-from autowarm.lab.config.build import build
-from autowarm.lab.config.yaml_files import SCALES, presets, read_yaml
-from autowarm.lab.paper.costs import forecast, memory
-from autowarm.lab.paper.dry_run import describe
+from autowarm.lab.config import LLAMA_124M, CalibrateConfig, ModelConfig, RunConfig, ScheduleConfig, SweepConfig
+from autowarm.lab.config.build import SCALES, build, presets, read_yaml
+from autowarm.lab.paper.costs import describe, forecast, memory
 from autowarm.lab.paper.settings import ASSUMPTION, EVERY, MAIN, SWIN, Setting, deviations
 from autowarm.lab.tasks.models import llama
 from autowarm.lab.training.loop import train
@@ -89,20 +86,6 @@ def meets(run: RunConfig, setting: Setting, scale: str) -> bool:
     return bool(deviations(run, [dataclasses.replace(setting, value="another", changed="")], scale))
 
 
-def test_a_dropped_setting_is_found() -> None:
-    """As they were: normSGD with div 100, and Muon's momentum 0.95 at the large batch."""
-    for key, count in {"schedule.div": 4, "optimizer.options.momentum": 5}.items():
-        wrong = 0
-        for run, settings in runs_of("horizon/warmup-sweep-124M"):
-            options = {**run.optimizer.options, **({"momentum": 0.95} if run.optimizer.name != "lion" else {})}
-            schedule = dataclasses.replace(run.schedule, div=100.0)
-            was = dataclasses.replace(
-                run, schedule=schedule, optimizer=dataclasses.replace(run.optimizer, options=options)
-            )
-            wrong += any(one == key for one, _ in deviations(was, settings, "horizon"))
-        assert wrong >= count, key
-
-
 # What no key of a run sets, and where it is.
 FIXED: dict[str, Callable[[], Any]] = {
     "ρ": lambda: inspect.signature(calibrate).parameters["rho"].default,
@@ -145,7 +128,9 @@ def test_the_loss_sets_the_next_updates_rate(run: RunConfig, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", [*SWEEPS, *BENCHMARK, *TRAIN, "paper/smoothness"])
-def test_a_preset_of_paper_scale_has_the_papers_data_fits_80_gb_and_is_compiled(name: str) -> None:
+def test_a_preset_of_paper_scale_has_the_papers_data_fits_80_gb_is_compiled_and_dry_runs(
+    name: str, tmp_path: Path
+) -> None:
     for run, *_ in runs_of(name):
         assert run.engine.eval_every > 0
         if run.model.sees_images:
@@ -155,16 +140,7 @@ def test_a_preset_of_paper_scale_has_the_papers_data_fits_80_gb_and_is_compiled(
             assert 1.2 * sum(memory(run).values()) < 80e9  # measured over arithmetic, see `memory`
             assert forecast(run, 989e12).total > 0
             assert run.engine.compile == (name != "paper/smoothness")  # a probe is to see plain arithmetic
-
-
-def first_of_each_kind(name: str) -> list[RunConfig]:
-    """A preset's runs, one for each model, optimizer and batch size."""
-    return list({(run.model, run.optimizer.name, run.batch_size): run for run, *_ in runs_of(name)}.values())
-
-
-@pytest.mark.parametrize("name", [*SWEEPS, *BENCHMARK, "paper/smoothness"])
-def test_a_preset_of_paper_scale_dry_runs(name: str, tmp_path: Path) -> None:
-    for run in first_of_each_kind(name):
+    for run in {(run.model, run.optimizer.name, run.batch_size): run for run, *_ in runs_of(name)}.values():
         text = "\n".join(describe(run, tmp_path))
         assert re.search(r"^parameters   [\d,]{10,}", text, re.MULTILINE)
         for word in ("memory", "step", "evaluations", "checkpoints", "whole run"):

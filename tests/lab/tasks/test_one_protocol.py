@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from autowarm.lab.config import OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.data import batch
 from autowarm.lab.data.batches import Sampling
-from autowarm.lab.registry import SMALL_TASKS, at
+from autowarm.lab.registry import SMALL_TASKS
 from autowarm.lab.tasks import Drawn, Task, make_task
 from autowarm.lab.tasks.corpora import Language
 from autowarm.lab.tasks.own import load, pack
@@ -22,7 +23,7 @@ METHODS = ("model", "batches", "loss", "validation")
 
 
 def test_the_labs_tasks_have_the_methods_that_a_users_task_needs(run: RunConfig) -> None:
-    tasks = [make_task(run).made, *(at(place) for place in SMALL_TASKS.values())]
+    tasks = [make_task(run).made, *(resolve_name(place) for place in SMALL_TASKS.values())]
     assert [one for one in tasks for method in METHODS if not callable(getattr(one, method))] == []
 
 

@@ -77,14 +77,6 @@ def test_a_mistake_is_a_line_that_names_the_place(name: str, tmp_path: Path) -> 
     assert not (tmp_path / "run" / "result.json").exists()
 
 
-def test_a_mistake_in_validation_is_found_before_the_first_step(tmp_path: Path) -> None:
-    steps: list[int] = []
-    (tmp_path / "task.py").write_text(BEGINNING.replace("[torch.randn(32, 4)]", "[torch.randn(32, 3)]"))
-    with pytest.raises(LabError, match="in loss of a validation batch: RuntimeError"):
-        run(load(f"{tmp_path / 'task.py'}:Task"), tmp_path, lambda progress: bool(steps.append(progress.step)))
-    assert steps == []
-
-
 def mine(optimizer: str) -> str:
     return f"{BEGINNING}    optimizers = {{'mine': {optimizer}}}\n"
 

@@ -1,4 +1,6 @@
+import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,58 +8,16 @@ import torch
 from safetensors.torch import load_file
 
 from autowarm.lab.config import LabError
-from autowarm.lab.folders import claim
+from autowarm.lab.files import claim
 from autowarm.lab.tasks.models import save_weights
 from autowarm.lab.training.checkpoint import Checkpoints
 
 from ..helpers import ALONE, trained
 
 
-def flat(optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], torch.Tensor]:
-    states = optimizer.state_dict()["state"]
-    return {(index, name): value for index, state in states.items() for name, value in state.items()}
-
-
-def test_weights_buffers_and_states_come_back_to_the_bit(tmp_path: Path) -> None:
-    model, optimizer = trained(3)
-    kept = {name: value.clone() for name, value in model.state_dict().items()}
-    states = {key: value.clone() for key, value in flat(optimizer).items()}
-    checkpoints = Checkpoints(tmp_path, ALONE)
-    checkpoints.save(3, model, optimizer, {"note": 7})
-    other, its_optimizer = trained(0, seed=1)
-    rest = Checkpoints(tmp_path, ALONE).load(other, its_optimizer)
-    assert rest is not None
-    assert rest["note"] == 7
-    assert all(torch.equal(kept[name], value) for name, value in other.state_dict().items())
-    loaded = flat(its_optimizer)
-    assert states.keys() == loaded.keys()
-    assert all(torch.equal(value, loaded[key]) and value.dtype == loaded[key].dtype for key, value in states.items())
-    assert its_optimizer.param_groups[0]["lr"] == 0.01
-
-
-def test_tensors_of_any_strides_and_in_one_place_come_back(tmp_path: Path) -> None:
-    def made(seed: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        torch.manual_seed(seed)
-        model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 2), torch.nn.Flatten(), torch.nn.Linear(16, 5))
-        model.to(memory_format=torch.channels_last)
-        model.register_buffer("same", model[2].weight.detach())
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        model(torch.randn(2, 3, 3, 3)).square().mean().backward()
-        optimizer.step()
-        return model, optimizer
-
-    model, optimizer = made(0)
-    assert not model[0].weight.is_contiguous()
-    Checkpoints(tmp_path, ALONE).save(1, model, optimizer, {})
-    other, its_optimizer = made(1)
-    assert Checkpoints(tmp_path, ALONE).load(other, its_optimizer) is not None
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, other.state_dict()[name])
-    loaded = flat(its_optimizer)
-    assert all(torch.equal(value, loaded[key]) for key, value in flat(optimizer).items())
-
-
 class Counting(torch.nn.Linear):
+    """Has an extra state."""
+
     count = 0
 
     def get_extra_state(self) -> dict[str, int]:
@@ -67,15 +27,41 @@ class Counting(torch.nn.Linear):
         self.count = state["count"]
 
 
-def test_the_extra_state_of_a_module_comes_back(tmp_path: Path) -> None:
-    model, other = (torch.nn.Sequential(Counting(2, 2)) for _ in range(2))
-    model[0].count = 5
-    Checkpoints(tmp_path, ALONE).save(1, model, torch.optim.AdamW(model.parameters()), {})
-    assert Checkpoints(tmp_path, ALONE).load(other, torch.optim.AdamW(other.parameters())) is not None
-    assert other[0].count == 5
-    save_weights(other, tmp_path)
-    assert load_file(tmp_path / "model.safetensors").keys() == {"0.weight", "0.bias"}
-    assert torch.equal(model[0].weight, other[0].weight)
+def strided(seed: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    """Tensors of any strides, two in one place, and an extra state."""
+    torch.manual_seed(seed)
+    layers = torch.nn.Conv2d(3, 4, 2), torch.nn.Flatten(), torch.nn.Linear(16, 5), Counting(5, 5)
+    model = torch.nn.Sequential(*layers).to(memory_format=torch.channels_last)
+    model.register_buffer("same", model[2].weight.detach())
+    assert not model[0].weight.is_contiguous()
+    model[3].count = 5 - seed  # type: ignore[assignment]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model(torch.randn(2, 3, 3, 3)).square().mean().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+@pytest.mark.parametrize("made", [lambda seed: trained(3 * (not seed), seed), strided], ids=["buffers", "strides"])
+def test_weights_buffers_and_states_come_back_to_the_bit(made: Any, tmp_path: Path) -> None:
+    def held(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
+        states = optimizer.state_dict()["state"]
+        found = {(index, name): value for index, state in states.items() for name, value in state.items()}
+        return copy.deepcopy(model.state_dict() | found)
+
+    model, optimizer = made(0)
+    kept = held(model, optimizer)
+    Checkpoints(tmp_path, ALONE).save(3, model, optimizer, {"note": 7})
+    other, its_optimizer = made(1)
+    rest = Checkpoints(tmp_path, ALONE).load(other, its_optimizer)
+    assert rest is not None
+    assert rest["note"] == 7
+    loaded = held(other, its_optimizer)
+    assert kept.keys() == loaded.keys()
+    for key, value in kept.items():
+        tensor = isinstance(value, torch.Tensor)
+        same = tensor and torch.equal(value, loaded[key]) and value.dtype == loaded[key].dtype
+        assert same if tensor else value == loaded[key]
+    assert its_optimizer.param_groups[0]["lr"] == 0.01
 
 
 def test_what_a_new_model_lacks_is_named(tmp_path: Path) -> None:
@@ -105,7 +91,9 @@ def test_extra_state_that_could_not_be_loaded_again_is_refused_at_once(tmp_path:
 def test_weights_beside_extra_state_may_have_any_layout(tmp_path: Path) -> None:
     last = torch.nn.Conv2d(2, 2, 2).to(memory_format=torch.channels_last)
     save_weights(torch.nn.Sequential(Counting(2, 2), last), tmp_path)
-    assert torch.equal(load_file(tmp_path / "model.safetensors")["1.weight"], last.weight)
+    saved = load_file(tmp_path / "model.safetensors")
+    assert saved.keys() == {"0.weight", "0.bias", "1.weight", "1.bias"}
+    assert torch.equal(saved["1.weight"], last.weight)
 
 
 def test_only_the_newest_are_kept_and_a_crash_leaves_nothing_that_counts(tmp_path: Path) -> None:

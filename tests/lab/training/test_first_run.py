@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autowarm.lab.config.yaml_files import read_yaml
+from autowarm.lab.config.build import read_yaml
 from autowarm.lab.data.shards import write_shard
 from autowarm.lab.training.metrics import read_metrics
 from tests.programs import Ended, Launcher, Started, free_port, rank_environment

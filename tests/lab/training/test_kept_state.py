@@ -15,13 +15,11 @@ from torch import Tensor, nn
 
 from autowarm.lab.config import EngineConfig
 from autowarm.lab.tasks.own import pack
-from autowarm.lab.training.content import attributes
-from autowarm.lab.training.loop import train
+from autowarm.lab.training.checkpoint import attributes
 from autowarm.lab.training.optimizers import unchanged
-from autowarm.lab.training.stopping import Interrupted
 from tests.cases import each
 
-from ..helpers import stop_at
+from ..helpers import resumed
 from ..tasks.own_runs import Line, config_of
 
 
@@ -165,10 +163,7 @@ def outcome(task: Line, folder: Path, stops: tuple[int, ...] = (), **more: Any) 
     """The final weights of eight updates, and all that the result warns of."""
     own = pack(task)
     config = config_of(own, kind="linear", steps=8, **more)
-    for stop in stops:
-        with pytest.raises(Interrupted):
-            train(config, folder, stop_at(stop), own=own)
-    result = train(config, folder, own=own)
+    result = resumed(config, folder, *stops, own=own)
     return load_file(folder / "model.safetensors"), "\n".join(result["warnings"])
 
 

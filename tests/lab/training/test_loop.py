@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from autowarm.lab.config import EngineConfig, LabError, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.files import sha256
-from autowarm.lab.folders import locked
+from autowarm.lab.processes import Interrupted
 from autowarm.lab.tasks.models import token_logits
 from autowarm.lab.tasks.own import pack
 from autowarm.lab.training.checkpoint import own_checkpoints
 from autowarm.lab.training.loop import _Run, train
 from autowarm.lab.training.metrics import read_metrics
-from autowarm.lab.training.stopping import Interrupted
 
-from ..helpers import crash_at, numbers, stop_at
+from ..helpers import crash_at, logged, numbers, resumed, stop_at
 from ..tasks import own_runs
 
 SCHEDULES = {
@@ -31,31 +31,18 @@ SCHEDULES = {
 LOWEST = {"linear": 1 / 4, "adaptive": 1 / 10, "paper": 1 / 100}  # the first update's share of the peak rate
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "kind"), [("muon", "linear"), ("lion", "adaptive"), ("signsgd", "paper"), ("normsgd", "adaptive")]
-)
-def test_the_first_update_uses_the_lowest_rate(run: RunConfig, optimizer: Any, kind: str, tmp_path: Path) -> None:
-    chosen = OptimizerConfig(name=optimizer, lr=0.01)
-    run = dataclasses.replace(run, optimizer=chosen, schedule=SCHEDULES[kind], steps=4, eval_batches=1)
-    train(run, tmp_path)
-    assert read_metrics(tmp_path)[0]["lr"] == pytest.approx(0.01 * LOWEST[kind])
-
-
 @pytest.mark.parametrize("kind", list(SCHEDULES))
 def test_stopped_and_crashed_runs_end_with_the_same_bits(run: RunConfig, kind: str, tmp_path: Path) -> None:
-    run = dataclasses.replace(run, schedule=SCHEDULES[kind])
+    engine = dataclasses.replace(run.engine, eval_every=5)
+    run = dataclasses.replace(run, schedule=SCHEDULES[kind], engine=engine)
     straight = train(run, tmp_path / "straight")
-    for callback, error in ((stop_at(2), Interrupted), (stop_at(5), Interrupted), (crash_at(11), RuntimeError)):
-        with pytest.raises(error):
-            train(run, tmp_path / "broken", callback)
-    broken = train(run, tmp_path / "broken")
-    assert numbers(straight) == numbers(broken)
-    curves = [
-        [(row["step"], row["loss"], row["lr"]) for row in read_metrics(tmp_path / name)]
-        for name in ("straight", "broken")
-    ]
-    assert curves[0] == curves[1]
-    assert [row[0] for row in curves[0]] == list(range(1, run.steps + 1))
+    with pytest.raises(RuntimeError):
+        train(run, tmp_path / "broken", crash_at(7))
+    assert numbers(straight) == numbers(resumed(run, tmp_path / "broken", 5, 6))
+    rows = logged(tmp_path / "straight")
+    assert rows[0]["lr"] == pytest.approx(0.01 * LOWEST[kind])
+    assert rows == logged(tmp_path / "broken")  # what has changed of the schedule's state, too
+    assert [row["step"] for row in rows] == list(range(1, run.steps + 1))
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("straight", "broken")]
     assert weights[0] == weights[1]
 
@@ -64,12 +51,8 @@ def test_a_finished_run_is_not_made_again(run: RunConfig, tmp_path: Path) -> Non
     first = train(run, tmp_path)
     assert first["files"] == {name: sha256(tmp_path / name) for name in ("model.safetensors", "metrics.jsonl")}
     assert train(run, tmp_path, crash_at(1)) == json.loads((tmp_path / "result.json").read_text()) == first
-
-
-def test_another_config_in_the_same_folder_is_refused_with_the_differences(run: RunConfig, tmp_path: Path) -> None:
-    train(run, tmp_path)
-    with pytest.raises(LabError, match=r"config\.seed: 0 → 1; config\.clip: 0\.5 → 1\.0|config\.seed: 0 → 1"):
-        train(dataclasses.replace(run, seed=1), tmp_path)
+    assert list(tmp_path.glob("events.out.tfevents.*"))
+    assert not list(tmp_path.glob("checkpoint-*"))
 
 
 def test_a_run_that_explodes_is_marked_and_ends(run: RunConfig, tmp_path: Path) -> None:
@@ -102,29 +85,28 @@ def poisoned(task: Poisoned, folder: Path, name: str = "adamw", lr: float = 0.01
     return train(config, folder, own=own, **more)
 
 
-def test_a_run_that_diverges_keeps_its_healthy_checkpoints_and_weights(tmp_path: Path) -> None:
-    result = poisoned(Poisoned(41), tmp_path)
+@pytest.mark.parametrize(
+    ("broken", "judged", "kept"),
+    [
+        (41, None, [30, 40]),
+        (40, None, [20, 30]),  # where it would save or stop
+        (41, iter([math.nan, 1.0]), [30]),  # the weights of the last one are broken already
+    ],
+)  # fmt: skip
+def test_a_run_that_diverges_keeps_its_healthy_checkpoints_and_weights(
+    broken: int, judged: Any, kept: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if judged is not None:
+        monkeypatch.setattr(_Run, "_judge", lambda self, whole=False: {"loss": next(judged)})
+    result = poisoned(Poisoned(broken), tmp_path, on_step=stop_at(40) if broken == 40 else None)
     assert result["diverged"]
     assert result["val_loss"] is None
-    assert result["resume_from"] == "checkpoint-00000040"
-    assert [path.name for path in own_checkpoints(tmp_path)] == ["checkpoint-00000030", "checkpoint-00000040"]
+    assert result["resume_from"] == f"checkpoint-000000{kept[-1]}"
+    assert [path.name for path in own_checkpoints(tmp_path)] == [f"checkpoint-000000{step}" for step in kept]
     assert all(value.isfinite().all() for value in load_file(tmp_path / "model.safetensors").values())
     assert result["files"]["model.safetensors"] == sha256(tmp_path / "model.safetensors")
-    with pytest.raises(LabError, match="holds another run"):
-        poisoned(Poisoned(41), tmp_path, lr=0.005)
-
-
-def test_a_run_that_diverges_where_it_would_save_or_stop_saves_nothing(tmp_path: Path) -> None:
-    result = poisoned(Poisoned(40), tmp_path, on_step=stop_at(40))
-    assert result["resume_from"] == "checkpoint-00000030"
-    assert [path.name for path in own_checkpoints(tmp_path)] == ["checkpoint-00000020", "checkpoint-00000030"]
-
-
-def test_a_checkpoint_whose_weights_are_broken_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    judged = iter([math.nan, 1.0])
-    monkeypatch.setattr(_Run, "_judge", lambda self, whole=False: {"loss": next(judged)})
-    assert poisoned(Poisoned(41), tmp_path)["resume_from"] == "checkpoint-00000030"
-    assert [path.name for path in own_checkpoints(tmp_path)] == ["checkpoint-00000030"]
+    with pytest.raises(LabError, match=r"holds another run \(config\.optimizer\.lr: 0\.01 → 0\.005\)"):
+        poisoned(Poisoned(broken), tmp_path, lr=0.005)
 
 
 def test_a_run_that_diverges_before_its_first_checkpoint_leaves_no_weights(tmp_path: Path) -> None:
@@ -145,10 +127,7 @@ def test_a_run_that_goes_on_elsewhere_at_half_the_rate_can_be_interrupted(
     lower = dataclasses.replace(config.optimizer, lr=config.optimizer.lr / 2)
     config = dataclasses.replace(config, optimizer=lower, schedule=dataclasses.replace(schedule, options=options))
     straight = train(config, tmp_path / "straight", own=own, resume_from=start)
-    for stop in (stop_at(44), stop_at(55)):
-        with pytest.raises(Interrupted):
-            train(config, tmp_path / "broken", stop, own=own, resume_from=start)
-    assert numbers(train(config, tmp_path / "broken", own=own, resume_from=start)) == numbers(straight)
+    assert numbers(resumed(config, tmp_path / "broken", 44, 55, own=own, resume_from=start)) == numbers(straight)
     rates = [row["lr"] for row in read_metrics(tmp_path / "straight")]
     first = [row["lr"] for row in read_metrics(tmp_path / "first")]
     assert rates[:40] == first[:40]
@@ -189,10 +168,7 @@ def test_a_schedule_that_recovers_ends_a_broken_run_itself(last: int, diverged: 
     own = pack(Broken())
     schedule = ScheduleConfig(options={"recover": True, "max_nonfinite": 10})
     run = dataclasses.replace(own_runs.config_of(own, steps=100, clip=1.0), schedule=schedule)
-    if not diverged:
-        with pytest.raises(Interrupted):
-            train(run, tmp_path, stop_at(70), own=own)
-    result = train(run, tmp_path, own=own)
+    result = resumed(run, tmp_path, *([] if diverged else [70]), own=own)
     rows = read_metrics(tmp_path)
     assert (result["diverged"], result["val_loss"] is None, len(rows) < 100) == (diverged,) * 3
     assert any("are those of update" in text for text in result["warnings"])
@@ -208,22 +184,6 @@ def test_same_seed_same_start_and_batches_whatever_the_schedule(run: RunConfig, 
         train(dataclasses.replace(run, schedule=schedule), tmp_path / kind)
         losses.add(read_metrics(tmp_path / kind)[0]["loss"])
     assert len(losses) == 1
-
-
-def test_a_folder_has_one_writer(run: RunConfig, tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(LabError, match="another process is working"):
-        train(run, tmp_path)
-
-
-def test_the_folder_holds_weights_that_transformers_loads_and_tensorboard_events(
-    run: RunConfig, tmp_path: Path
-) -> None:
-    from transformers import AutoModelForCausalLM
-
-    train(run, tmp_path)
-    assert sum(p.numel() for p in AutoModelForCausalLM.from_pretrained(tmp_path).parameters()) > 0
-    assert list(tmp_path.glob("events.out.tfevents.*"))
-    assert not list(tmp_path.glob("checkpoint-*"))
 
 
 def test_pieces_bound_the_memory_of_training_and_of_evaluation(
@@ -272,3 +232,31 @@ def test_a_compiled_model_trains_alike(run: RunConfig, tmp_path: Path) -> None:
     # Its weights have the names of a model that is not compiled.
     names = [sorted(load_file(tmp_path / folder / "model.safetensors")) for folder in ("eager", "compiled")]
     assert names[0] == names[1]
+
+
+BAD, ALARM = 100, 145  # the update of the bad batch, and that of the alarm
+
+
+class OneBadBatch(own_runs.Line):
+    """A finite batch that throws the weights far away."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def batches(self, seed: int) -> Iterator[torch.Tensor]:
+        for step in range(200):
+            yield torch.randn(16, 4) * (300.0 if step == BAD - 1 else 1.0)
+
+
+def test_a_run_stopped_between_a_bad_batch_and_its_alarm_goes_back_as_an_uninterrupted_one(tmp_path: Path) -> None:
+    own = pack(OneBadBatch())
+    schedule, optimizer = ScheduleConfig(options={"recover": True}), OptimizerConfig("normsgd", 0.05, weight_decay=0.0)
+    config = dataclasses.replace(own_runs.config_of(own, steps=200), schedule=schedule, optimizer=optimizer)
+    straight = train(config, tmp_path / "straight", own=own)
+    (said,) = (text for text in straight["warnings"] if "are those of update" in text)
+    assert said.startswith(f"update {ALARM}: ")
+    again = resumed(config, tmp_path / "resumed", BAD, BAD + 10, ALARM - 1, own=own)
+    assert not again["diverged"]
+    assert again["val_loss"] == straight["val_loss"]
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("straight", "resumed")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

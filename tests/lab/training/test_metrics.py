@@ -15,9 +15,8 @@ from autowarm.lab.tasks import identity, run_id
 from autowarm.lab.training import loop
 from autowarm.lab.training.loop import _Run, train
 from autowarm.lab.training.metrics import read_metrics
-from autowarm.lab.training.stopping import Interrupted
 
-from ..helpers import crash_at
+from ..helpers import crash_at, resumed
 
 
 def test_without_its_package_a_remote_log_is_one_line(
@@ -67,7 +66,7 @@ def test_offline_wandb_keeps_a_run_under_one_id_in_its_folder(
     assert len(list(folder.glob(f"wandb/offline-run-*-{result['id']}"))) == 2
     steps = [*range(1, 10), *range(9, offline.steps + 1)]  # again from behind the checkpoint, step 8
     assert [(name, step) for name, step, _ in logged] == [(result["id"], step) for step in steps]
-    assert [{"step": step, **row} for _, step, row in logged[:8] + logged[9:]] == rows_of(folder)
+    assert [{"step": step, **row} for _, step, row in logged[:8] + logged[9:]] == read_metrics(folder)
     assert result["warnings"] == []
     other = train(dataclasses.replace(offline, seed=1), tmp_path / "b" / "run")  # in a folder of the same name
     assert logged[-1][0] == other["id"] != result["id"]
@@ -78,10 +77,6 @@ def watched(run: RunConfig) -> RunConfig:
     """A run that ends its warm-up and is evaluated on the way."""
     schedule = ScheduleConfig(options={"max_warmup": 3})
     return dataclasses.replace(run, schedule=schedule, engine=dataclasses.replace(run.engine, eval_every=5))
-
-
-def rows_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_every_step_is_logged_with_its_norm_its_speed_and_the_schedules_state(
@@ -97,7 +92,7 @@ def test_every_step_is_logged_with_its_norm_its_speed_and_the_schedules_state(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_Run, "_state_of_schedule", note)
         result = train(watched, tmp_path)
-    rows = rows_of(tmp_path)
+    rows = read_metrics(tmp_path)
     assert len(rows) == len(states) == watched.steps
     said: dict[str, Any] = {}
     for row, state in zip(rows, states, strict=True):
@@ -116,21 +111,6 @@ def test_every_step_is_logged_with_its_norm_its_speed_and_the_schedules_state(
     assert result["metric"].keys() == {"accuracy", "perplexity"}
 
 
-def test_the_log_of_a_resumed_run_is_that_of_one_that_was_not_stopped(watched: RunConfig, tmp_path: Path) -> None:
-    saving = dataclasses.replace(watched, checkpoint_every=1)
-    train(saving, tmp_path / "straight")
-    for stop in (2, 4, 7):
-        with pytest.raises(RuntimeError, match="power cut"):
-            train(saving, tmp_path / "resumed", crash_at(stop))
-    train(saving, tmp_path / "resumed")
-    timed = {"seconds", "eval_seconds", "tokens_per_second"}
-    straight, resumed = (
-        [{name: x for name, x in row.items() if name not in timed} for row in rows_of(tmp_path / name)]
-        for name in ("straight", "resumed")
-    )
-    assert resumed == straight
-
-
 def test_tensorboard_has_what_the_file_has(watched: RunConfig, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -141,7 +121,7 @@ def test_tensorboard_has_what_the_file_has(watched: RunConfig, tmp_path: Path) -
     for name in events.Tags()["scalars"]:
         for event in events.Scalars(name):
             logged.setdefault(event.step, {})[name] = event.value
-    for row in rows_of(tmp_path):
+    for row in read_metrics(tmp_path):
         numbers = {name: value for name, value in row.items() if name != "step" and not isinstance(value, str)}
         assert logged[row["step"]] == pytest.approx(numbers, rel=1e-6)
     assert [tag.partition("/text")[0] for tag in events.Tags()["tensors"]] == ["autowarm/ended_by"]
@@ -149,7 +129,13 @@ def test_tensorboard_has_what_the_file_has(watched: RunConfig, tmp_path: Path) -
 
 def test_without_clipping_and_with_a_hand_set_schedule_their_columns_are_absent(run: RunConfig, tmp_path: Path) -> None:
     train(dataclasses.replace(run, clip=0.0), tmp_path)
-    assert {name for row in rows_of(tmp_path) for name in row} == {"step", "loss", "lr", "seconds", "tokens_per_second"}
+    assert {name for row in read_metrics(tmp_path) for name in row} == {
+        "step",
+        "loss",
+        "lr",
+        "seconds",
+        "tokens_per_second",
+    }
 
 
 def test_the_time_of_evaluations_is_no_training_time(
@@ -175,7 +161,7 @@ def test_the_time_of_evaluations_is_no_training_time(
     assert result["seconds"] == 2.0 * watched.steps
     assert result["eval_seconds"] == 3000.0  # after steps 5, 10 and 12
     tokens = watched.batch_size * watched.model.seq_len
-    assert {row.get("tokens_per_second", tokens / 2) for row in rows_of(tmp_path)} == {tokens / 2}
+    assert {row.get("tokens_per_second", tokens / 2) for row in read_metrics(tmp_path)} == {tokens / 2}
     assert result["tokens_per_second"] == tokens / 2
 
 
@@ -201,13 +187,7 @@ def test_curvature_is_logged_with_its_share_above_the_fit(run: RunConfig, tmp_pa
         curve = np.polyval(np.polyfit(losses, values, 2), losses)
         assert above == np.mean(values > curve)
         assert 0 < above < 1
-    with pytest.raises(Interrupted):
-        train(probed, tmp_path / "cut", lambda progress: progress.step == 5)
-    train(probed, tmp_path / "cut")
-    again = [
-        {name: row.get(name) for name in ("curvature", "curvature_above")} for row in read_metrics(tmp_path / "cut")
-    ]
-    assert again == [{name: row.get(name) for name in ("curvature", "curvature_above")} for row in rows]
-    plain = train(run, tmp_path / "plain")
-    assert plain["val_loss"] == result["val_loss"]  # the probe disturbs nothing
-    assert "curvature_above" not in plain
+    resumed(probed, tmp_path / "cut", 9)  # behind the last point before the evaluation
+    again = read_metrics(tmp_path / "cut")
+    for name in ("curvature", "curvature_above"):
+        assert [row.get(name) for row in again] == [row.get(name) for row in rows]

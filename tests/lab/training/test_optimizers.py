@@ -13,7 +13,8 @@ from autowarm.lab.tasks import make_task
 from autowarm.lab.tasks.models import token_loss
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.optimizers import evaluating, make_optimizer
-from autowarm.lab.training.stopping import Interrupted
+
+from ..helpers import resumed
 
 CASES = {
     "adamw": (OptimizerConfig("adamw", 3e-3), ScheduleConfig("linear", 3)),
@@ -36,11 +37,9 @@ def test_it_trains_and_resumes_to_the_bit(run: RunConfig, tmp_path: Path, name: 
     run = dataclasses.replace(run, optimizer=optimizer, schedule=schedule)
     straight = train(run, tmp_path / "straight")
     assert straight["val_loss"] is not None
-    with pytest.raises(Interrupted):
-        train(run, tmp_path / "cut", lambda progress: progress.step == 5)
-    resumed = train(run, tmp_path / "cut")
-    assert resumed["val_loss"] == straight["val_loss"]
-    assert resumed["warmup_steps"] == (schedule.warmup_steps or 0)
+    again = resumed(run, tmp_path / "cut", 5)
+    assert again["val_loss"] == straight["val_loss"]
+    assert again["warmup_steps"] == (schedule.warmup_steps or 0)
 
 
 def test_matrices_decay_and_the_rest_does_not() -> None:

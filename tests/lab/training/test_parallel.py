@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from autowarm.lab.config import EngineConfig, LabError, RunConfig
+from autowarm.lab.config import LabError
 from autowarm.lab.data.images import digits, validation_batches
 from autowarm.lab.training import parallel
 from autowarm.lab.training.metrics import read_metrics
@@ -102,10 +102,9 @@ def test_a_step_draws_what_torchs_own_seeding_would_give() -> None:
 
 
 def test_a_batch_that_cannot_be_shared_out_is_refused() -> None:
-    config = RunConfig(batch_size=6, engine=EngineConfig(accumulate=2))
-    assert Ranks(1, 3, torch.device("cpu")).rows(config) == slice(2, 4)
+    assert Ranks(1, 3, torch.device("cpu")).rows(6, 2) == slice(2, 4)
     with pytest.raises(LabError, match=r"batch_size 6 must be a multiple of .* 2 × 2"):
-        Ranks(0, 2, torch.device("cpu")).rows(config)
+        Ranks(0, 2, torch.device("cpu")).rows(6, 2)
 
 
 def test_means_travel_on_a_device_that_the_group_serves(monkeypatch: pytest.MonkeyPatch) -> None:

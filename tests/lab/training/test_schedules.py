@@ -1,5 +1,4 @@
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -7,7 +6,8 @@ import torch
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.lab.config import LabError, ScheduleConfig
 from autowarm.lab.registry import SCHEDULES
-from autowarm.lab.training.schedules import hand_set, make_scheduler, warmup_length
+from autowarm.lab.training.schedules import authors_peak_gap, hand_set, make_scheduler, warmup_length
+from autowarm.schedule import calibrate
 
 STEPS = 50
 
@@ -97,7 +97,33 @@ def test_the_length_of_a_warm_up_is_what_was_made_of_it() -> None:
     assert warmup_length(ScheduleConfig("greedy"), None, 5) == 0
 
 
-@pytest.mark.parametrize("options", [{"max_warmup": -1.0}, {"candidtes": 9}])
-def test_what_a_schedule_objects_to_is_one_line(options: dict[str, Any]) -> None:
-    with pytest.raises(LabError, match="^schedule: "):
-        rates(ScheduleConfig(options=options))
+MUON, LION = {"lr": 1e-3, "div": 100.0, "kappa": 46_848}, {"lr": 1e-3, "div": 100.0, "kappa": 123_568_128}
+VARIANCES = (100, 333.3, 1000, 3000, 10_000, 100_000)
+
+
+@pytest.mark.parametrize(
+    ("first", "target", "kind", "peak_gap"),
+    [(10.95, 3.3, MUON, 4.888), (10.98, 3.3, MUON, 3.188), (10.99, 3.3, MUON, 3.776), (11.0, 3.3, MUON, 5.027),
+     (10.98, 3.2, MUON, 5.515), (10.98, 3.4, LION, 0.374)],
+)  # fmt: skip
+def test_it_is_theirs_and_jumps_with_the_first_loss(
+    first: float, target: float, kind: dict[str, float], peak_gap: float
+) -> None:
+    assert authors_peak_gap(first - target, **kind) == pytest.approx(peak_gap, abs=5e-4)
+
+
+def test_it_depends_on_what_the_minimum_does_not() -> None:
+    theirs = {authors_peak_gap(7.68, **(MUON | {"lr": lr})) for lr in (1e-3, 1e-2)}
+    ours = {calibrate(7.68, **(MUON | {"lr": lr})).peak_gap for lr in (1e-3, 1e-2)}
+    assert (len(theirs), len(ours)) == (2, 1)
+
+
+def test_the_cells_of_the_ablations_differ() -> None:
+    assert len({authors_peak_gap(7.68, **MUON, sigma_f2=value) for value in VARIANCES}) == len(VARIANCES)
+    targets = (0, 2, 3.2, 3.6, 5)
+    assert len({authors_peak_gap(10.98 - target, **MUON) for target in targets}) == len(targets)
+
+
+def test_a_gap_without_room_is_refused() -> None:
+    with pytest.raises(ValueError, match="peak_gap must"):
+        authors_peak_gap(0.01, **MUON)

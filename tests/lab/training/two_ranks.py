@@ -13,10 +13,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[3]))  # the launcher's path has no tests
 
 from autowarm.lab.config import EngineConfig, LabError, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.processes import Interrupted
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.parallel import joined
 from autowarm.lab.training.setup import Setup
-from autowarm.lab.training.stopping import Interrupted
 from tests.lab.conftest import small_run
 
 WAYS: Any = ("ddp", "fsdp")

@@ -3,7 +3,6 @@
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +25,14 @@ PANEL = (3.9, 3.1)  # inches
 _COLUMNS = 3
 
 
-@dataclass(frozen=True)
-class Curve:
-    """The metrics of one run, and its label."""
-
-    kind: str
-    label: str
-    rows: Sequence[Mapping[str, Any]]
+Curve = tuple[str, str, Sequence[Mapping[str, Any]]]
+"""A run's schedule, its label, and its metrics."""
 
 
 @styled
 def sweep_figure(summaries: Sequence[Summary], quantity: str = "final validation loss", unit: float = 1.0) -> Figure:
     """Plot validation loss times `unit` over hand-set length, a panel per cell; default dashed, Algorithm 1 dotted."""
-    figure, panels = _grid(len(summaries), rows=1)
+    figure, panels = grid_of(len(summaries), 1, PANEL)
     for (axes,), summary in zip(panels, summaries, strict=True):
         _draw_sweep(axes, summary, quantity, unit)
     return figure
@@ -50,7 +44,7 @@ def paired_figure(summaries: Sequence[Summary]) -> Figure:
 
     A cell in which the default was not run shows the losses of the hand-set lengths instead.
     """
-    figure, panels = _grid(len(summaries), rows=1)
+    figure, panels = grid_of(len(summaries), 1, PANEL)
     for (axes,), summary in zip(panels, summaries, strict=True):
         if summary.adaptive is None:
             _draw_sweep(axes, summary, "final validation loss", 1.0)
@@ -62,14 +56,13 @@ def paired_figure(summaries: Sequence[Summary]) -> Figure:
 @styled
 def curves_figure(found: Sequence[tuple[Summary, Sequence[Curve]]]) -> Figure:
     """Plot training loss and rate over updates, one column per cell: default, best hand-set and Algorithm 1."""
-    figure, panels = _grid(len(found), rows=2)
+    figure, panels = grid_of(len(found), 2, (PANEL[0], 0.8 * PANEL[1]))
     for (top, bottom), (summary, curves) in zip(panels, found, strict=True):
-        for curve in curves:
-            style: Any = {"color": COLOURS[curve.kind], "linestyle": STYLES[curve.kind], "label": curve.label}
-            steps = [row["step"] for row in curve.rows]
-            values = [math.nan if row["loss"] is None else row["loss"] for row in curve.rows]
-            top.plot(steps, smoothed(values), **style)
-            bottom.plot(steps, [row["lr"] for row in curve.rows], **style)
+        for kind, label, rows in curves:
+            style: Any = {"color": COLOURS[kind], "linestyle": STYLES[kind], "label": label}
+            steps = [row["step"] for row in rows]
+            top.plot(steps, smoothed([math.nan if row["loss"] is None else row["loss"] for row in rows]), **style)
+            bottom.plot(steps, [row["lr"] for row in rows], **style)
         top.set_title(_heading(summary), parse_math=False)
         top.set_ylabel("loss, smoothed")
         bottom.set_ylabel("learning rate")
@@ -81,7 +74,7 @@ def curves_figure(found: Sequence[tuple[Summary, Sequence[Curve]]]) -> Figure:
 
 def curves_of(summary: Summary, results: Results) -> list[Curve]:
     """Read the curves of a cell's first seed from the runs' folders."""
-    chosen = []
+    chosen: list[Curve] = []
     wanted: list[tuple[str, str, Point | None]] = [
         ("linear", "best hand-set", summary.best), ("paper", "Algorithm 1", summary.paper),
         ("adaptive", "default", summary.adaptive),
@@ -96,7 +89,7 @@ def curves_of(summary: Summary, results: Results) -> list[Curve]:
                 if found and (metrics := read_metrics(found)):
                     stuck = kind != "linear" and row["switched_at"] is None
                     note = " (never left warm-up)" if stuck else f" ({row['warmup_steps']} updates)"
-                    chosen.append(Curve(kind, label + note, metrics))
+                    chosen.append((kind, label + note, metrics))
     return chosen
 
 
@@ -147,11 +140,11 @@ def axes_of(columns: int = 1, rows: int = 1, width: float = 5.6, height: float =
     return figure, panels
 
 
-def _grid(count: int, rows: int) -> tuple[Figure, np.ndarray]:
-    """Make `count` panels of `rows` axes each, at most three in a row."""
+def grid_of(count: int, rows: int, size: tuple[float, float]) -> tuple[Figure, np.ndarray]:
+    """Make `count` panels of `rows` axes of this size each, at most three in a row."""
     columns = min(count, _COLUMNS)
     lines = math.ceil(count / columns)
-    figure, every = axes_of(columns, lines * rows, PANEL[0], PANEL[1] * (1.0 if rows == 1 else 0.8))
+    figure, every = axes_of(columns, lines * rows, *size)
     figure.get_layout_engine().set(w_pad=0.12)  # type: ignore[union-attr, call-arg]
     panels = np.array(every, dtype=object).reshape(lines, rows, columns).swapaxes(1, 2).reshape(-1, rows)
     for axes in panels[count:].flat:

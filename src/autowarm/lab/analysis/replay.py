@@ -1,6 +1,5 @@
 """Shows replays of past runs: a table for the terminal, numbers for JSON, a figure, and a self-contained HTML page."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,11 +12,10 @@ from rich.text import Text
 from autowarm.logs import Reading, Replay
 from autowarm.plotting import styled
 
-from .figures import axes_of, encoded
+from .figures import axes_of, encoded, grid_of
 from .report import data_uri, rendered
 
 HEADINGS = ("run", "updates", "warm-up used", "as recorded", "closed loop")
-_COLUMNS = 3
 
 
 def cells(replay: Replay) -> list[str]:
@@ -72,12 +70,9 @@ def _reading(reading: Reading) -> dict[str, Any]:
 @styled
 def figure(replays: Sequence[Replay]) -> Figure:
     """Draw losses above rates, one column a run, at most three in a row."""
-    columns = min(_COLUMNS, len(replays))
-    lines = math.ceil(len(replays) / columns)
-    drawn = Figure(figsize=(4.6 * columns, 5.4 * lines), layout="constrained")
-    parts = drawn.subfigures(lines, columns, squeeze=False).flat
-    for part, replay in zip(parts, replays, strict=False):
-        axes = part.subplots(2, sharex=True)
+    drawn, panels = grid_of(len(replays), 2, (4.6, 2.7))
+    for axes, replay in zip(panels, replays, strict=True):
+        axes[1].sharex(axes[0])
         replay.plot(axes)
         axes[0].set_title(replay.log.name, parse_math=False)
     return drawn

@@ -16,6 +16,7 @@ from .summary import Row, headline, verdict
 from .table import lines
 
 _CURVES = {"adaptive": "the default", "best": "the best hand-set warm-up", "paper": "Algorithm 1 to the letter"}
+_ORDER = ("schedule", "warmup_steps", "seed")  # of the runs of an optimizer and a rate
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -66,7 +67,7 @@ def html(results: Results, sweeps: Sequence[tuple[str, str]], curves: Sequence[t
         rows=rows,
         sweeps=sweeps,
         curves=curves,
-        runs=sorted(results.rows, key=_order),
+        runs=sorted(results.rows, key=lambda run: (run["optimizer"], run["cell"]["lr"], *map(run.get, _ORDER))),
         failed=results.failed,
         ran=" and ".join(words for kind, words in _CURVES.items() if any(getattr(one, kind) for one in summaries)),
         alone=any(one.manual and one.adaptive is None for one in summaries),
@@ -74,10 +75,6 @@ def html(results: Results, sweeps: Sequence[tuple[str, str]], curves: Sequence[t
         warnings=warnings(results.rows),
         config=yaml.safe_dump(document["config"], sort_keys=False, allow_unicode=True),
     )
-
-
-def _order(run: Row) -> tuple[Any, ...]:
-    return run["optimizer"], run["cell"]["lr"], run["schedule"], run["warmup_steps"], run["seed"]
 
 
 def warnings(rows: Sequence[Row]) -> list[str]:

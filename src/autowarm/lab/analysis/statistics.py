@@ -63,30 +63,25 @@ class Estimate:
             raise ValueError(f"an estimate needs at least one value, and all finite, got {self.values}")
 
     @property
-    def count(self) -> int:
-        """n, the number of values."""
-        return len(self.values)
-
-    @property
     def mean(self) -> float:
         """x̄, the mean of the values."""
-        return math.fsum(self.values) / self.count
+        return math.fsum(self.values) / len(self.values)
 
     @property
     def stderr(self) -> float | None:
         """Standard error of the mean, s/√n; None for one value."""
-        if self.count < 2:
+        if len(self.values) < 2:
             return None
         spread = float(np.std(self.values, ddof=1)) if self.noise is None else self.noise[0]
-        return spread / math.sqrt(self.count)
+        return spread / math.sqrt(len(self.values))
 
     def interval(self, level: float = 0.95, count: int | None = None) -> tuple[float, float] | None:
         """Return the module's confidence interval, with `count` for as many values of the same spread; None for one."""
         if self.stderr is None:
             return None
-        count = count or self.count
-        freedom = (self.noise[1] / (self.count - 1) if self.noise else 1) * (count - 1)
-        error = self.stderr * math.sqrt(self.count / count)
+        count = count or len(self.values)
+        freedom = (self.noise[1] / (len(self.values) - 1) if self.noise else 1) * (count - 1)
+        error = self.stderr * math.sqrt(len(self.values) / count)
         down, up = (-float(special.stdtrit(freedom, (1 - level) / (2 * many))) for many in (self.choices, 1))
         return self.mean - down * error, self.mean + up * error
 
@@ -98,7 +93,7 @@ class Estimate:
     @property
     def seeds_to_decide(self) -> int | None:
         """With how many values the same mean and spread would be decided; None for more than a hundred, or unknown."""
-        counts = range(self.count, 101)
+        counts = range(len(self.values), 101)
         return next((count for count in counts if _side(self.interval(count=count)) != "undecided"), None)
 
 
@@ -120,12 +115,7 @@ def against_best(ours: Sequence[float], best: Sequence[float], others: Sequence[
         return Estimate(pairs, len(lengths))
     behind = (lengths - lengths[0]).mean(axis=1)  # to choose by means does not bias the noise, which is independent
     near = lengths[behind <= 3 * max(0.0, float(np.median(behind[np.isfinite(behind)])))]
-    spread, freedom = _noise(np.vstack([ours, near]))
-    return Estimate(pairs, len(lengths), (math.sqrt(2) * spread, freedom))
-
-
-def _noise(x: np.ndarray) -> tuple[float, int]:
-    """Return the noise of schedules × seeds without the effects of either, and its degrees of freedom."""
+    x = np.vstack([ours, near])  # schedules × seeds; what is left without the effects of either is noise
     rest = x - x.mean(axis=0, keepdims=True) - x.mean(axis=1, keepdims=True) + x.mean()
     freedom = (x.shape[0] - 1) * (x.shape[1] - 1)
-    return math.sqrt(float(np.sum(rest**2)) / freedom), freedom
+    return Estimate(pairs, len(lengths), (math.sqrt(2 * float(np.sum(rest**2)) / freedom), freedom))

@@ -174,20 +174,18 @@ def summarise(rows: Iterable[Row], own: bool = False) -> list[Summary]:
     cells: dict[str, list[Row]] = {}
     for row in rows:
         cells.setdefault(json.dumps(row["cell"], sort_keys=True), []).append(row)
-    return [_summary(group, own) for group in cells.values()]
-
-
-def _summary(rows: Sequence[Row], own: bool) -> Summary:
-    by_kind: dict[str, list[Row]] = {}
-    by_length: dict[int, list[Row]] = {}
-    for row in rows:
-        if row["schedule"] == "linear":
-            by_length.setdefault(row["warmup_steps"], []).append(row)
-        else:
-            by_kind.setdefault(row["schedule"], []).append(row)
-    manual = tuple(_point(some) for _, some in sorted(by_length.items()))
-    others = {kind: _point(some) for kind, some in by_kind.items()}
-    return Summary(rows[0]["cell"], manual, others.pop("adaptive", None), others.pop("paper", None), others, own)
+    found = []
+    for group in cells.values():
+        by_curve: dict[tuple[str, int], list[Row]] = {}  # a hand-set schedule has one for each length
+        for row in group:
+            kind, length = row["schedule"], row["warmup_steps"]
+            by_curve.setdefault((kind, length if kind == "linear" else 0), []).append(row)
+        points = {curve: _point(some) for curve, some in by_curve.items()}
+        manual = tuple(points[curve] for curve in sorted(points) if curve[0] == "linear")
+        others = {kind: point for (kind, _), point in points.items() if kind != "linear"}
+        adaptive, paper = others.pop("adaptive", None), others.pop("paper", None)
+        found.append(Summary(group[0]["cell"], manual, adaptive, paper, others, own))
+    return found
 
 
 def _point(rows: Sequence[Row]) -> Point:

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Sequence
 
 from ..errors import LabError, UsageError, nearest, printable
-from ..training.stopping import Interrupted
+from ..processes import Interrupted
 
 COMMANDS = {
     "compare": "compare adaptive with hand-set warm-ups, on the lab's task or your own (--task FILE.py:NAME)",
@@ -41,10 +41,6 @@ commands:
 """.format("".join(f"  {name:<11} {about}\n" for name, about in COMMANDS.items()))
 
 
-def _at_home(option: "re.Match[str]") -> str:
-    return (option[1] or "") + os.path.expanduser(option[2])
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status.
 
@@ -52,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     interruption, such as 130 for Ctrl-C.
     """
     # A shell leaves the ~ of --out=~/runs and of "~/my runs" as it is.
-    argv = [re.sub("^(--[^=]+=)?(~/.*)", _at_home, word) for word in (sys.argv[1:] if argv is None else argv)]
+    home = os.path.expanduser("~/")
+    given = sys.argv[1:] if argv is None else argv
+    argv = [re.sub("^(--[^=]+=)?~/", lambda option: (option[1] or "") + home, word) for word in given]
     if not argv or argv[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0 if argv else 2

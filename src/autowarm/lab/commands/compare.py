@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import CompareConfig, LabError
-from ..config.build import build, leaves, parse, plain, take_task
-from ..config.yaml_files import merged, nested
-from .report import complain, made, show
+from ..config.build import build, leaves, merged, nested, parse, plain, take_task
+from .report import complain, show
 
 if TYPE_CHECKING:
     from ..analysis.results import Results
@@ -28,7 +27,11 @@ def run(argv: list[str]) -> int:
     config, own = asked(argv, "compare", about, preset="demo")
     if len(config.seeds) == 1:
         print(f"one seed, {config.seeds[0]}, decides nothing: for four seeds give --seeds 0,1,2,3")
-    return complain(show(*made(config, config.points(), own)).failed)
+    points = config.points()
+
+    from ..execution.engine import made
+
+    return complain(show(*made(config, points, own)).failed)
 
 
 def asked(
@@ -91,6 +94,7 @@ def compare(
     Raises:
         LabError: a key is wrong, or the task's code fails in every run; the message names the line.
     """
+    from ..execution.engine import made
     from ..tasks.own import bring, defaults
 
     given = {"rates": rates, "run.steps": steps, "seeds": seeds, "schedules": schedules, "warmups": warmups,

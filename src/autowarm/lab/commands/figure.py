@@ -4,8 +4,10 @@ from pathlib import Path
 
 from ..config import FigureConfig, UsageError
 from ..config.build import parse
-from ..folders import claim
-from ..training.stopping import Stop
+from ..errors import as_usage_error
+from ..files import claim
+from ..processes import Stop
+from ..registry import check
 from .report import complain
 
 
@@ -20,12 +22,13 @@ def run(argv: list[str]) -> int:
     config = parse(argv, FigureConfig, "figure", about, positional="name", also={"--list": "list names and costs"})
 
     from ..execution.display import Display
-    from ..paper.experiments import GALLERY, known, made_at, produce
+    from ..paper.experiments import GALLERY, made_at, produce
     from ..paper.gallery import Sources, save
 
     names = [name for name in GALLERY if made_at(name, config.scale)] if config.name == "all" else [config.name]
     for name in names:
-        known(name)  # a misspelt one is told before any run is made
+        with as_usage_error():  # a misspelt one is told before any run is made
+            check("name", name, GALLERY, "figure")
         if not made_at(name, config.scale):
             raise UsageError(f"{name} has no runs at scale {config.scale}: give --scale paper")
     sources = Sources(Path(config.out or f"runs/{config.scale}"), config.scale)
@@ -35,7 +38,7 @@ def run(argv: list[str]) -> int:
         failed = produce(names, sources, display, config)
         display.note("drawing figures")
     for name in names:
-        for path in save(name, known(name).make(sources), Path(config.figures)):
+        for path in save(name, GALLERY[name].make(sources), Path(config.figures)):
             print(path)
     complain(failed)
     return 0

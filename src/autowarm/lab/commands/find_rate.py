@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..config import FindRateConfig, RunConfig
 from ..config.build import parse, take_task
 from ..errors import as_usage_error
-from ..folders import claim
+from ..files import claim
 
 if TYPE_CHECKING:
     from autowarm.rate import RateSearch
@@ -102,8 +102,8 @@ def search(config: FindRateConfig, own: "Source | None" = None) -> "RateSearch":
     run = _run_of(config)
     with joined(run.engine) as ranks:
         task = make_task(run, own)
-        setup = Setup(run, task, ranks)
-        batches = task.batches(0, ranks.rows(run))
+        setup = Setup(task, ranks)
+        batches = task.batches(0, setup.rows)
 
         def closure() -> Tensor:
             loss = setup.forward_backward(setup.pieces(next(batches)))

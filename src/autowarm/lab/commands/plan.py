@@ -33,7 +33,17 @@ def run(argv: list[str]) -> int:
     steps, lr, file = given.pop("steps"), given.pop("lr"), given.pop("figure", None)
     if not 0 < lr < math.inf or steps < 2:
         raise UsageError(f"plan: --steps must be at least 2 and --lr above 0, got {steps} and {lr:g}")
-    readings = _readings(steps, given)
+
+    import numpy as np
+
+    from autowarm.logs import replay
+
+    update = np.arange(1, steps + 1)
+    falls = sorted({max(_SOONEST, round(share * steps)) for share in _FALLS})
+    ends = {f"at update {end:,} ({end / steps:.0%})": end for end in falls if end < steps} | {"never": math.inf}
+    with as_usage_error("plan: "):
+        readings = {label: replay((update, 0.65 ** (np.maximum(update - 10, 0) / (end - 10))), **given).recorded
+                    for label, end in ends.items()}  # fmt: skip
 
     from rich.console import Console
     from rich.table import Table
@@ -54,16 +64,3 @@ def run(argv: list[str]) -> int:
         write_atomically(file, encoded(planned(readings, lr), file.suffix[1:]))
         print(file)
     return 0
-
-
-def _readings(steps: int, given: dict[str, Any]) -> dict[str, Any]:
-    import numpy as np
-
-    from autowarm.logs import replay
-
-    update = np.arange(1, steps + 1)
-    falls = sorted({max(_SOONEST, round(share * steps)) for share in _FALLS})
-    ends = {f"at update {end:,} ({end / steps:.0%})": end for end in falls if end < steps} | {"never": math.inf}
-    with as_usage_error("plan: "):
-        return {label: replay((update, 0.65 ** (np.maximum(update - 10, 0) / (end - 10))), **given).recorded
-                for label, end in ends.items()}  # fmt: skip

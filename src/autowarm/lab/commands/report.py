@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..config import Plan, Point
 from ..config.build import Parser
 from ..errors import LabError
-from ..folders import claim
+from ..files import claim
 
 if TYPE_CHECKING:
     from ..analysis.results import Results
@@ -39,20 +38,6 @@ def show(results: "Results", files: Sequence[Path]) -> "Results":
     for path in (results.folder / "results.json", *files):
         console.out(str(path))
     return results
-
-
-def made(config: Plan, points: Sequence[Point], own: Any = None) -> tuple["Results", list[Path]]:
-    """Make a plan's runs and, of their results, figures and the page, whose paths are returned."""
-    from ..analysis import report
-    from ..execution.display import Display
-    from ..execution.engine import make
-    from ..training.stopping import Stop
-
-    display = Display()
-    with Stop(), display:
-        results = make(config, points, display, own)
-        display.note("drawing figures")
-        return results, report.make(results)
 
 
 def complain(failed: Mapping[str, str]) -> int:

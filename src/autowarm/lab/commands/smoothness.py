@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from ..config import LabError, SweepConfig
+from ..config import CompareConfig, LabError, SweepConfig
 from ..config.build import parse
 from .compare import asked
-from .report import complain, made, show
+from .report import complain, show
 from .sweep import SHOWN
 
 # Of a task, which brings no sweep of its own: a run of each optimizer, whose warm-up is a tenth of it.
@@ -16,21 +16,23 @@ def run(argv: list[str]) -> int:
     """Make the runs, each once, and show the fits to what they logged."""
     about = "Measure curvature over the gap along a run of each optimizer, on a sweep's runs or, with --task, a task's."
     keys = {word.partition("=")[0] for word in argv}
+    config: CompareConfig | SweepConfig
     if keys & {"--task", "--run.task"}:
         config, own = asked(argv, "smoothness", about, usual={**_OF_A_TASK, "out": "runs/smoothness"})
-        results = show(*made(config, config.points(), own))
     else:
         also = {"--task": "a small task of the lab, or your own, FILE.py:NAME; then options are those of compare"}
-        sweep = parse(argv, SweepConfig, "smoothness", about, preset="tiny/smoothness", shown=SHOWN, also=also,
-                      defaults={"out": "runs/smoothness"})  # fmt: skip
-        results = show(*made(sweep, sweep.points()))
+        config, own = parse(argv, SweepConfig, "smoothness", about, preset="tiny/smoothness", shown=SHOWN, also=also,
+                            defaults={"out": "runs/smoothness"}), None  # fmt: skip
+    points = config.points()
 
     from autowarm.plotting import styled
 
+    from ..execution.engine import made
     from ..files import write_atomically
     from ..paper import gallery
     from ..paper.smoothness import measured, report
 
+    results = show(*made(config, points, own))
     texts, drawn, wrong = [], [], []
     for name, found in measured(results).items():
         try:

@@ -2,7 +2,7 @@
 
 from ..config import SweepConfig
 from ..config.build import parse
-from .report import complain, made, show
+from .report import complain, show
 
 SHOWN = ("out", "seeds", "workers", "base", "cells", "grid", "override", "only", "store", "engine", "address")
 
@@ -11,4 +11,8 @@ def run(argv: list[str]) -> int:
     """Make the runs of a grid, each once, and show what came out."""
     about = "Make the runs of a grid, each once. If interrupted, the same command continues where it stopped."
     config = parse(argv, SweepConfig, "sweep", about, shown=SHOWN)
-    return complain(show(*made(config, config.points())).failed)
+    points = config.points()
+
+    from ..execution.engine import made
+
+    return complain(show(*made(config, points)).failed)

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..config import RunConfig, ScheduleConfig, UsageError
-from ..config.build import parse, take, take_task
-from ..config.yaml_files import merged
-from ..folders import claim, free
+from ..config.build import merged, parse, take, take_task
+from ..files import claim, free
+from ..processes import Interrupted, Stop
 from ..registry import FOLLOWED, SCHEDULES, either
-from ..training.stopping import Interrupted, Stop
 
 _SHOWN = ("task", "steps", "batch_size", "seed", "clip", "checkpoint_every", "optimizer.name", "optimizer.lr",
           "optimizer.weight_decay", "schedule.kind", "schedule.warmup_steps", "schedule.target_loss", "schedule.decay",
@@ -42,8 +41,7 @@ def run(argv: list[str]) -> int:
     key = None if own is None else own.key
     config = parse(argv, RunConfig, "train", about, shown=_SHOWN, also=also, defaults=usual, own=key)
     if own is not None:
-        own.check_optimizers([config.optimizer.name], "optimizer.name")
-        own.check_options(config.optimizer.name, config.optimizer.options)
+        own.check_optimizers({config.optimizer.name: config.optimizer.options}, "optimizer.name")
     schedule = config.schedule
     for name, kinds in FOLLOWED.items():
         if schedule.kind not in kinds and getattr(schedule, name) != getattr(ScheduleConfig(), name):
@@ -55,10 +53,9 @@ def run(argv: list[str]) -> int:
             raise UsageError(f"the environment variable {name} must be a number, got {given!r}: unset it")
     folder = Path(out or f"runs/{config.label}")
     if dry:
-        from ..paper.dry_run import describe
+        from ..paper.costs import describe
 
-        for line in describe(config, folder, own):
-            print(line)
+        print(*describe(config, folder), sep="\n")
         return 0
     if own is not None:
         claim(folder)

@@ -1,7 +1,7 @@
 """Makes a config from YAML and command-line words: preset, file, dotted overrides, in this order.
 
-jsonargparse converts and checks every value. This module says in plain words what is wrong, suggests keys that are
-meant, and prints the help.
+A file or a preset may extend another. jsonargparse converts and checks every value. This module says in plain words
+what is wrong, suggests keys that are meant, and prints the help.
 """
 
 import argparse
@@ -14,10 +14,11 @@ from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 import yaml
 
-from ..errors import LabError, UsageError, nearest
+from ..errors import LabError, UsageError, nearest, require
 from ..registry import SMALL_TASKS, check, either
-from .yaml_files import load_yaml, merged, nested, presets, read_yaml
 
+_PRESETS = Path(__file__).parent / "presets"
+SCALES = ("tiny", "horizon", "paper")  # at which the presets in a folder `scaled` are made
 _Config = TypeVar("_Config")
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null",
           list[int]: "a list of whole numbers", list[float]: "a list of numbers", list[str]: "a list of names",
@@ -101,7 +102,10 @@ def _read_words(
         by_name = next((name for name in (f"{key}.name", f"{key}.kind") if name in known), None)
         if by_name and re.fullmatch(r"\w[\w.-]*", value or "a-name"):
             key = by_name
-        if (kind := _kind(key, known)) is None:
+        parent, _, name = key.rpartition(".")
+        # Of a key, or of an entry of a mapping, such as rates.muon.
+        kind = known[key] if key in known else next(iter(get_args(known.get(parent))[1:]), None)
+        if kind is None:
             options = {*known, *(name.removeprefix("--") for name in also)}
             said = "" if value is None else f", given {_short(value)}"
             raise LabError(f"unknown option --{key}{said}; {_nearest_key(key, options, instead)}")
@@ -112,7 +116,6 @@ def _read_words(
         kinds = (kind, *get_args(kind)) if get_origin(kind) is not dict else ()
         if any(get_origin(one) is list for one in kinds) and re.match(r"(?!null$)[^[{]", value):
             value = f"[{value}]"
-        parent, _, name = key.rpartition(".")
         if dataclasses.is_dataclass(kind):
             flat |= leaves(load_yaml(value), kind, f"--{key}", f"{key}.")
         elif key in known:
@@ -120,11 +123,6 @@ def _read_words(
         else:  # an entry of a mapping
             entries = flat.get(parent, _reader(config_class).get_default(parent)) or {}
             flat[parent] = {**(load_yaml(entries) if isinstance(entries, str) else entries), name: load_yaml(value)}
-
-
-def _kind(key: str, known: Mapping[str, Any]) -> Any:
-    """Return the type of a key, or of an entry of a mapping, such as rates.muon; None for what is neither."""
-    return known[key] if key in known else next(iter(get_args(known.get(key.rpartition(".")[0]))[1:]), None)
 
 
 def _nearest_key(key: str, known: Iterable[str], instead: Mapping[str, str]) -> str:
@@ -146,8 +144,9 @@ def build(config_class: type[_Config], values: Mapping[str, Any], source: str, o
     for key, value in parsed.items():
         if isinstance(value, str) and value.startswith("~/"):  # from a file
             parsed[key] = str(Path(value).expanduser())
+    kind: Any = config_class
     try:
-        config = config_class(**vars(_reader(config_class).instantiate(parsed)))
+        config: _Config = kind(**vars(_reader(kind).instantiate(parsed)))
         run: Any = getattr(config, "run", config)
         if getattr(run, "is_own_task", False) and run.task != own:  # a user's task is code: --task alone may name it
             check("task", run.task, SMALL_TASKS, "task")
@@ -247,7 +246,9 @@ def take_task(argv: Sequence[str], key: str = "task") -> tuple[str | None, list[
     return (place, rest) if own else (None, [f"--{key}", str(place), *rest])
 
 
-def _new_reader(config_class: type[Any]) -> Any:
+@cache
+def _reader(config_class: Any) -> Any:
+    """Make a reader, which takes ten times as long as reading one run with it: a sweep may have hundreds of runs."""
     import jsonargparse
 
     # By default jsonargparse would import a, and may call b, for a value such as {class_path: a.b}.
@@ -256,10 +257,6 @@ def _new_reader(config_class: type[Any]) -> Any:
     reader = jsonargparse.ArgumentParser(exit_on_error=False, parser_mode="autowarm", add_help=False)
     reader.add_class_arguments(config_class)
     return reader
-
-
-# Making a reader takes ten times as long as reading one run with it, and a sweep may have hundreds of runs.
-_reader: Any = cache(_new_reader)
 
 
 def _print_help(
@@ -284,3 +281,85 @@ def _print_help(
     for option, text in rows.items():
         table.add_row(Text(f"  {option}"), Text(text))
     Console(highlight=False).print(Text(about), table)
+
+
+def read_yaml(name: str, command: str = "*", extending: tuple[str, ...] = ()) -> tuple[dict[str, Any], Path]:
+    """Read a config file by path or a preset of a command by name, and merge it over the file that it `extends`.
+
+    In SCALE/NAME, what the file's `scales` hold for SCALE is merged over the rest, and `extends` names a preset of the
+    same scale.
+    """
+    require(isinstance(name, str), f"extends names one file or preset, got {name!r}")
+    path = Path(name)
+    if not path.is_file():
+        known = presets(command)
+        if name not in known:
+            raise LabError(f"--config {name}: no such file and no such preset; {nearest(name, known)}")
+        path = known[name]
+    require(name not in extending, f"{path} extends itself")
+    try:
+        values = load_yaml(path.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, ValueError) as error:
+        raise LabError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise LabError(f"{path}: expected keys and values, got {type(values).__name__}")
+    scale = path.parent.name == "scaled" and name.partition("/")[0]
+    if scale:
+        part = values.pop("scales")[scale]
+        values = part if "extends" in part else merged(values, part)  # which holds the rest already
+    values.pop("lists", None)  # a place for values that the file's own anchors name
+    if parent := values.pop("extends", None):
+        parent = f"{scale}/{parent}" if scale and "/" not in parent else parent
+        values = merged(read_yaml(parent, extending=(*extending, name))[0], values)
+    return values, path
+
+
+def load_yaml(text: str) -> Any:
+    """Read plain values from YAML; dates stay text."""
+    try:
+        return _Loader(text).get_single_data()
+    except (RecursionError, OverflowError) as error:
+        raise yaml.YAMLError(f"it cannot be read ({type(error).__name__})") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads YAML's plain types, but no dates, which no key takes, and reads 1e-3 as a number."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two nested mappings; ``over`` takes precedence."""
+    both = {key: merged(under[key], value) if isinstance(value, Mapping) and isinstance(under.get(key), Mapping)
+            else value for key, value in over.items()}  # fmt: skip
+    return {**under, **both}
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert dotted keys to nested ones. If a key has two values, the later one counts.
+
+    Example:
+        >>> nested({"model": {"layers": 1}, "model.width": 8, "steps": 3})
+        {'model': {'layers': 1, 'width': 8}, 'steps': 3}
+    """
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        for part in reversed(str(key).split(".")[1:]):
+            value = {part: value}
+        found = merged(found, {str(key).split(".")[0]: value})
+    return found
+
+
+@cache
+def presets(command: str = "*") -> dict[str, Path]:
+    """Return the presets of a command, or of all commands, by name."""
+    paths = [(path, str(path.relative_to(folder).with_suffix("")))
+             for folder in sorted(_PRESETS.glob(command)) for path in sorted(folder.rglob("*.yaml"))]  # fmt: skip
+    return {name.replace("scaled", scale): path for path, name in paths for scale in SCALES}

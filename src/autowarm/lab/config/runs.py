@@ -296,11 +296,6 @@ class RunConfig:
                 f"{whose} needs schedule.target_loss, its f*")  # fmt: skip
 
     @property
-    def data_seed(self) -> int:
-        """Seed of the batches."""
-        return self.seed if self.order is None else self.order
-
-    @property
     def is_own_task(self) -> bool:
         """Whether the task is code beside the lab's, such as the user's. No config file can name it."""
         return self.task is not None and "@" in self.task

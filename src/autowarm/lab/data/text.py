@@ -97,12 +97,7 @@ def read_documents(data: DataConfig) -> Iterator[tuple[str, str]]:
             yield from ((f"documentation/{name}", text) for name, text in topics.items())
     else:
         given = Path(data.corpus)
-        if not given.exists():
-            raise LabError(
-                f"data.corpus: no folder {given}; give 'python', which is on every machine, a text file, a folder of "
-                f"{either(_SUFFIXES)} files, or a folder of token shards made by `autowarm data fineweb`"
-            )
-        root, files = (given, files_in(given)) if given.is_dir() else (given.parent, [given])
+        root, files = (given.parent, [given]) if given.is_file() else (given, files_in(given))
     for path in files:
         name, rows = path.relative_to(root).as_posix(), _holds_rows(path)
         for number, text in enumerate(texts_of(path, alone=len(files) == 1)):
@@ -118,7 +113,9 @@ def files_in(root: Path, skipped: Container[str] = ()) -> list[Path]:
         files += [path for path in found if path.name not in skipped and path.is_file()]
     if files:
         return sorted(files, key=str)
-    raise LabError(f"{root} has no {either(_SUFFIXES)} file" if root.is_dir() else f"no folder {root}")
+    what = f"{root} has no {either(_SUFFIXES)} file" if root.is_dir() else f"no folder {root}"
+    hint = "data.corpus is a text file, a folder of these or of token shards, or 'python', which is on every machine"
+    raise LabError(f"{what}; {hint}")
 
 
 def texts_of(path: Path, alone: bool = False) -> Iterator[str]:

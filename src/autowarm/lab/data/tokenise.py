@@ -9,14 +9,13 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..config import LabError, differences, require
-from ..files import sha256, write_json
-from ..folders import locked
+from ..files import locked, sha256, write_json
 from .batches import read_ahead
 from .shards import MANIFEST, SCHEMA, read_manifest, write_shard
 from .text import END_OF_TEXT, files_in, texts_of
@@ -178,29 +177,31 @@ def make_shards(
             logger.info("%s continues after %d tokens", out, manifest["tokens"])
             stream.load_state_dict(manifest["state"])
 
-        held: list[Piece] = []
+        held: list[npt.NDArray[np.uint16]] = []
+        documents, state = 0, manifest["state"]  # of what is held: how many, and the stream's position after them
         # A tokenizer makes fewer tokens than characters, so no piece is larger than the smallest part.
         longest = min(config.val_tokens, config.shard_tokens)
         workers = config.workers or os.cpu_count() or 1
 
-        def tokenised(given: tuple[list[str], dict[str, Any]]) -> Piece:
+        def tokenised(given: tuple[list[str], Any]) -> tuple[npt.NDArray[np.uint16], int, Any]:
             texts, state = given
-            return Piece(encoder(texts), len(texts), state)
+            return encoder(texts), len(texts), state
 
         # If the stream breaks off, the pieces that arrived before can still make shards.
-        for piece in read_ahead(tokenised, _read(stream, longest), 2 * workers, workers):
+        for piece, count, state in read_ahead(tokenised, _read(stream, longest), 2 * workers, workers):
             held.append(piece)
-            tokens = sum(len(each.tokens) for each in held)
+            documents += count
+            tokens = sum(map(len, held))
             enough = manifest["tokens"] + tokens >= budget
             if report is not None:
-                report(manifest["tokens"] + tokens, manifest["documents"] + sum(each.documents for each in held))
+                report(manifest["tokens"] + tokens, manifest["documents"] + documents)
             if enough or tokens >= (config.shard_tokens if manifest["shards"] else config.val_tokens):
-                _write(out, manifest, held)
-                held = []
+                _write(out, manifest, held, documents, state)
+                held, documents = [], 0
             if enough and len(manifest["shards"]) > 1:
                 break
         if held:
-            _write(out, manifest, held)
+            _write(out, manifest, held, documents, state)
         if len(manifest["shards"]) < 2:
             raise LabError(
                 f"{source} has {manifest['tokens']} tokens, and all went into the validation part: lower "
@@ -209,14 +210,6 @@ def make_shards(
         manifest |= {"exhausted": manifest["tokens"] < budget, "complete": True}
         write_json(out / MANIFEST, manifest)
     return manifest
-
-
-class Piece(NamedTuple):
-    """The tokens of some documents, the number of documents, and the stream's position after them."""
-
-    tokens: npt.NDArray[np.uint16]
-    documents: int
-    state: dict[str, Any]
 
 
 def _read(stream: Any, longest: int) -> Iterator[tuple[list[str], dict[str, Any]]]:
@@ -239,15 +232,15 @@ def _read(stream: Any, longest: int) -> Iterator[tuple[list[str], dict[str, Any]
         yield texts, stream.state_dict()
 
 
-def _write(out: Path, manifest: dict[str, Any], pieces: list[Piece]) -> None:
-    """Write a shard and add it to the manifest."""
+def _write(out: Path, manifest: dict[str, Any], pieces: list[Any], documents: int, state: Any) -> None:
+    """Write a shard of so many documents, after which the stream is in this state, and add it to the manifest."""
     part = "train" if manifest["shards"] else "val"
     path = out / f"{part}_{len(manifest['shards']):06d}.bin"
-    tokens, documents = np.concatenate([piece.tokens for piece in pieces]), sum(piece.documents for piece in pieces)
+    tokens = np.concatenate(pieces)
     write_shard(path, tokens)
     row = {"file": path.name, "part": part, "tokens": len(tokens), "documents": documents, "sha256": sha256(path)}
     manifest["shards"].append(row)
     manifest["tokens"] += len(tokens)
     manifest["documents"] += documents
-    manifest |= {"state": pieces[-1].state, "complete": False}
+    manifest |= {"state": state, "complete": False}
     write_json(out / MANIFEST, manifest)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import LabError, needs
-from ..training.stopping import Interrupted, Stop
+from ..processes import Interrupted, Stop
 from .display import Display
 from .pool import Event, Job, OnRow, follow, message_of, perform, set_up
 
@@ -57,9 +57,18 @@ def _work(job: Job, board: Any, folder: str) -> dict[str, Any]:
 
 
 def _join(address: str | None) -> None:
-    """Join the cluster. Its head answers shortly before it is ready, so retry after a refusal."""
+    """Join the cluster. Its head answers shortly before it is ready, so retry after a refusal.
+
+    Where nothing answers at all, Ray itself would retry for minutes.
+    """
     import ray
 
+    if address not in (None, "auto") and "://" not in address:
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except (OSError, ValueError) as error:
+            raise LabError(f"no Ray cluster at {address}: {error}") from None
     for left in reversed(range(_TRIES)):
         try:
             quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -69,17 +78,6 @@ def _join(address: str | None) -> None:
             if not left or isinstance(error, ValueError):
                 raise LabError(f"no Ray cluster at {address}: {' '.join(str(error).split())}") from None
             time.sleep(_PAUSE)
-
-
-def _knock(address: str | None) -> None:
-    """Raise if nothing answers at the address, because Ray itself would retry for minutes."""
-    if address is None or address == "auto" or "://" in address:
-        return
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=10).close()
-    except (OSError, ValueError) as error:
-        raise LabError(f"no Ray cluster at {address}: {error}") from None
 
 
 def run_jobs(
@@ -94,7 +92,6 @@ def run_jobs(
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
     display.note("joining the cluster")
-    _knock(address)
     _join(address)
     try:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

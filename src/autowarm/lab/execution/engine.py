@@ -22,11 +22,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..analysis import report
 from ..analysis.results import Results, write_results
 from ..analysis.summary import Summary
 from ..config import CompareConfig, LabError, Plan, Point, RunConfig, Where
-from ..files import read_object, write_json
-from ..folders import locked
+from ..files import locked, read_object, write_json
+from ..processes import Stop
 from ..tasks import Source, identity, make_task, run_id
 from ..training.metrics import read_result
 from .display import Display
@@ -108,6 +109,15 @@ def make(config: Plan, points: Sequence[Point], display: Display, own: Source | 
                 names = ", ".join(dict.fromkeys(point.name.rpartition("-seed")[0] for point in points))
                 display.line(f"the longest hand-set warm-up is the best so far, so a longer one is added: {names}")
         return results
+
+
+def made(config: Plan, points: Sequence[Point], own: Source | None = None) -> tuple[Results, list[Path]]:
+    """Make a plan's runs and, of their results, figures and the page, whose paths are returned."""
+    display = Display()
+    with Stop(), display:
+        results = make(config, points, display, own)
+        display.note("drawing figures")
+        return results, report.make(results)
 
 
 def longer(planned: Sequence[Planned], summaries: Sequence[Summary]) -> list[Point]:

@@ -20,16 +20,13 @@ from contextlib import suppress
 from ctypes import c_bool
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ..errors import BrokenTask, LabError
-from ..files import write_atomically
-from ..folders import Busy, claim
-from ..processes import LOST, context, follow_parent, gpus, starting
-from ..registry import at
-from ..training.stopping import Interrupted, Stop
+from ..files import Busy, claim, write_atomically
+from ..processes import LOST, Interrupted, Stop, context, follow_parent, gpus, room, starting
 from .display import Display
-from .limits import room
 
 if TYPE_CHECKING:
     from ..training.metrics import OnStep, Progress
@@ -56,7 +53,7 @@ class Job:
 
 def called(place: str, *given: Any, **named: Any) -> Any:
     """Call what is at a place, ``module:name``, which only the process that does so spends seconds on importing."""
-    return at(place)(*given, **named)
+    return resolve_name(place)(*given, **named)
 
 
 class Event(NamedTuple):
@@ -73,7 +70,7 @@ def run_jobs(
 ) -> dict[str, str]:
     """Do every job; return the messages of those that failed.
 
-    ``workers`` processes run in parallel; None is one per GPU, or without a GPU as many as `limits.room` allows. If
+    ``workers`` processes run in parallel; None is one per GPU, or without a GPU as many as `room` allows. If
     there are more workers than GPUs, they share the GPUs. ``done`` runs were finished before; ``on_row`` is told each
     result at once.
 
@@ -97,7 +94,7 @@ def run_jobs(
         try:
             try:
                 # A worker whose start is broken off is in no list of children: nobody could kill it.
-                with asked.wholly(), starting():
+                with asked.gently(whole=True), starting():
                     pending = {pool.submit(_work, job): job.name for job in jobs}
                 return follow(pending, lambda: _drain(events), asked, display, on_row)
             finally:
@@ -110,7 +107,7 @@ def run_jobs(
                 "runs are kept: the same command continues from here; --workers 1 needs less memory"
             ) from None
         except Interrupted:
-            with asked.wholly():
+            with asked.gently(whole=True):
                 for worker in set(multiprocessing.active_children()) - others:  # a second Ctrl-C broke off the wait
                     worker.kill()
                     worker.join()  # one that still starts would miss what this process takes with it, and say so

@@ -2,5 +2,5 @@
 
 - `gallery`: the register of all figures, and those that need no sweep.      - `experiments`: figures made from sweeps.
 - `smoothness`: curvature over the gap along runs.      - `settings`: the paper's values, and how a run differs.
-- `costs`: estimates of a run's cost.      - `dry_run`: what a run would need and take.
+- `costs`: what a run would need and take.
 """

@@ -1,15 +1,23 @@
-"""Estimates what a run costs before it starts: its memory by arithmetic, its time from its number of operations."""
+"""What a run would cost, before it starts: its memory by arithmetic, its time from its number of operations.
 
+`autowarm train --dry-run` prints it, and the list of figures their hours.
+"""
+
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..config import ModelConfig, RunConfig
+from ..config import LLAMA_124M, LLAMA_210M, ModelConfig, RunConfig
+from ..execution.display import duration
 from ..registry import OPTIMIZERS
-from ..tasks.models import classifier_of, flops_per_token, matrices, parameters, timms_word_on
-from ..training.parallel import PEAK_FLOPS
+from ..tasks.models import classifier_of, flops_per_token, llama, matrices, parameters, timms_word_on
+from ..training.parallel import PEAK_FLOPS, Ranks, peak_flops
+from .settings import MAIN, deviations
 
 # Seconds per layer and step that do not depend on the batch (Python, kernel launches, the optimizer), and operations
 # per second. For a CPU: one core of a 2-core x86-64 cloud machine, fitted to the runs in docs/data.
@@ -20,6 +28,8 @@ _PROBE = 2.5  # cost of a measured step in plain steps: it adds a second gradien
 _NEWTON_SCHULZ = 5
 _FORWARD = 1 / 3  # of the operations of a forward and backward pass
 _DISK = 1e9  # bytes per second of a checkpoint, an assumption
+_WIDE = 256  # a model of this width is for a GPU
+_IN_USE = 1.2  # memory measured over arithmetic, see `memory`
 
 
 def _passes(run: RunConfig) -> float:
@@ -127,3 +137,86 @@ def forecast(
     saving = checkpoints * checkpoint_bytes / _DISK
     total = run.steps * step + evaluating + saving
     return Forecast(step, evaluations, evaluating, checkpoints, checkpoint_bytes, saving, total)
+
+
+def describe(config: RunConfig, folder: Path) -> Iterator[str]:
+    """Yield a line for each thing that is known of a run without training: nothing is written."""
+    from autowarm.optim import geometry_of, kappa_of
+
+    from ..training.optimizers import make_optimizer
+
+    world, accumulate = int(os.environ.get("WORLD_SIZE", 1)), config.engine.accumulate
+    model, optimizer, schedule = config.model, config.optimizer, config.schedule
+    yield f"run          {config.label}, in {folder}{', which exists' * folder.exists()}"
+    yield (f"optimizer    {optimizer.name}, peak rate {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}, "
+           f"schedule {schedule.label}, {schedule.decay} decay")  # fmt: skip
+    if config.task is not None:
+        yield f"steps        {config.steps:,}, each of the task's own batch"
+        yield "memory and time are not estimated for a task with a model and data of its own"
+        return
+    share = Ranks(0, world, torch.device("cpu")).rows(config.batch_size, accumulate)
+    unit = "images" if model.sees_images else f"sequences of {model.seq_len} tokens"
+    yield (f"steps        {config.steps:,}, each of {config.batch_size} {unit}: {world} rank{'s' * (world > 1)} × "
+           f"{accumulate} micro-batches of {share.stop // accumulate}")  # fmt: skip
+
+    with torch.device("meta"):  # without memory for the weights
+        net = classifier_of(model) if model.sees_images else llama(model, config.seed)
+    count, kappa = sum(p.numel() for p in net.parameters()), f"{optimizer.name} has no κ"
+    if OPTIMIZERS[optimizer.name].norm:
+        made = make_optimizer(net, optimizer)
+        kappa = f"κ = {kappa_of(made, geometry_of(made)):,.0f}"
+    yield f"parameters   {count:,}, {kappa}"
+    data, judged = (f"images       {config.steps * config.batch_size:,}; {config.data.images}", None)
+    if not model.sees_images:
+        data, judged = _tokens(config)
+    yield data
+
+    parts = memory(config, world, count)
+    total = sum(parts.values())
+    listed = ", ".join(f"{name} {_size(held)}" for name, held in parts.items() if held)
+    if OPTIMIZERS[optimizer.name].kept is None:
+        listed += f"; the state of {optimizer.name} is not counted"
+    much = f"about {_size(_IN_USE * total)} in use" if "activations" in parts else "activations not counted"
+    yield f"memory       {_size(total)} a rank by arithmetic, {much}: {listed}"
+    if torch.cuda.is_available() and (there := torch.cuda.mem_get_info()[1]) < _IN_USE * total:
+        yield f"             this GPU has {_size(there)}: raise engine.accumulate"
+
+    peak = peak_flops()
+    place = torch.cuda.get_device_name() if torch.cuda.is_available() else "H100, as there is no GPU here"
+    if peak is None and (model.width >= _WIDE or model.name not in ("llama", "swin")):
+        peak = PEAK_FLOPS["H100"]
+    where = "one core of a CPU" if peak is None else f"{GPU_SHARE:.0%} of the peak of {world} × {place}"
+    last = judged if config.whole_validation else None
+    times = forecast(config, peak, world, last, count)
+    whole = "" if last is None else f", the last on all {last}"
+    yield f"step         {times.step * 1e3:,.0f} ms, at {where}"
+    yield (f"evaluations  {times.evaluations}, of {config.eval_batches} batches{whole}: {duration(times.evaluating)} "
+           "together")  # fmt: skip
+    yield (f"checkpoints  {times.checkpoints}, of {_size(times.checkpoint_bytes)}: {duration(times.saving)} together, "
+           "at 1 GB/s")  # fmt: skip
+    yield f"whole run    {duration(times.total)}"
+    if model.label in (LLAMA_124M.label, LLAMA_210M.label) and (differ := deviations(config, MAIN)):
+        yield "not the paper's: " + "; ".join(words for _, words in differ)
+
+
+def _tokens(config: RunConfig) -> tuple[str, int | None]:
+    """What is known of the text, and the number of validation batches there are."""
+    from ..data.shards import is_sharded, read_shards
+
+    length, size = config.model.seq_len, config.batch_size
+    read, corpus = config.steps * size * length, Path(config.data.corpus)
+    judged = None
+    if config.data.corpus != "python" and not corpus.is_dir():
+        found = f"{corpus} is not there: autowarm data fineweb --out {corpus} makes it of FineWeb"
+    elif config.data.corpus == "python" or not is_sharded(corpus):
+        found = f"{config.data.corpus}, which is tokenised when the run starts"
+    else:
+        tokens = read_shards(corpus, config.model.vocab_size)
+        train, val = len(tokens.train), len(tokens.val)
+        judged = (val - 1) // length // size
+        found = f"{corpus} holds {train:,} to train on, read {read / train:.2f} times, and {val:,} to judge by"
+    return f"tokens       {read:,}; {found}", judged
+
+
+def _size(held: float) -> str:
+    return f"{held / 2**30:.2f} GiB" if held >= 2**30 else f"{held / 2**20:.1f} MiB"

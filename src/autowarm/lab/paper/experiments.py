@@ -18,14 +18,13 @@ from ..analysis import markdown, report
 from ..analysis.figures import COLOURS, axes_of, errorbars, sweep_figure
 from ..analysis.summary import Point, Summary, summarise
 from ..analysis.table import cells
-from ..config import FigureConfig, SweepConfig, UsageError, nearest
-from ..config.build import build
-from ..config.yaml_files import SCALES, read_yaml
+from ..config import FigureConfig, SweepConfig
+from ..config.build import SCALES, build, read_yaml
 from ..execution.display import Display
 from ..execution.engine import make
 from ..tasks.models import parameters
 from .costs import hours
-from .gallery import GALLERY, Picture, Sources, picture
+from .gallery import GALLERY, Sources, picture
 from .smoothness import FIT_HEADINGS, fit_rows, measured, studies
 
 _OUTCOME = ("best hand-set", "steps", "adaptive", "steps", "adaptive − best", "Algorithm 1", "steps")
@@ -65,13 +64,10 @@ def listing() -> list[tuple[str, ...]]:
     """List each entry's name, place in the paper, hours at each of `SCALES`, and subject."""
     rows = []
     for name, entry in GALLERY.items():
-        costs = (f"{float(f'{cost:.2g}'):g} h" if (cost := _hours(entry, scale)) else "–" for scale in SCALES)
+        sums = (sum(_hours_of(sweep, scale, entry.cells) for sweep in entry.sweeps) for scale in SCALES)
+        costs = (f"{float(f'{cost:.2g}'):g} h" if cost else "–" for cost in sums)
         rows.append((name, entry.paper, *costs, entry.about))
     return rows
-
-
-def _hours(entry: Picture, scale: str) -> float:
-    return sum((_hours_of(sweep, scale, entry.cells) for sweep in entry.sweeps), 0.0)
 
 
 @cache
@@ -86,13 +82,10 @@ def made_at(name: str, scale: str) -> bool:
     return all({*entry.cells} <= sweep_config(sweep, scale, Path("."), {}, None).cells.keys() for sweep in entry.sweeps)
 
 
-def _grid_order(summary: Summary) -> tuple[Any, ...]:
-    cell = summary.cell
-    return cell["batch_size"], cell["steps"], _ORDER.index(cell["optimizer"])
-
-
-def _warmup_sweep(sources: Sources, size: str) -> Figure:
-    return sweep_figure(sorted(sources.results(f"warmup-sweep-{size}").summaries, key=_grid_order))
+def _grid(sources: Sources, size: str) -> list[Summary]:
+    """The cells of a main sweep, in the paper's order."""
+    found = sources.results(f"warmup-sweep-{size}").summaries
+    return sorted(found, key=lambda s: (s.cell["batch_size"], s.cell["steps"], _ORDER.index(s.cell["optimizer"])))
 
 
 for _size in ("124M", "210M"):
@@ -101,7 +94,7 @@ for _size in ("124M", "210M"):
         f"validation loss over warm-up length, LLaMA {_size}: three optimizers, by batch size and number of steps",
         paper=f"Figure warmup-sweep-{_size}",
         sweeps=(f"warmup-sweep-{_size}",),
-    )(partial(_warmup_sweep, size=_size))
+    )(partial(lambda size, sources: sweep_figure(_grid(sources, size)), _size))
 
 
 def _ablation(sources: Sources, sweep: str, key: str, label: str) -> Figure:
@@ -213,7 +206,7 @@ def table_main(sources: Sources) -> str:
     lines = []
     for size in ("124M", "210M"):
         configs = _paper_runs(sources, f"warmup-sweep-{size}")
-        for summary in sorted(sources.results(f"warmup-sweep-{size}").summaries, key=_grid_order):
+        for summary in _grid(sources, size):
             cell, config = summary.cell, configs[summary.cell["name"]]
             options = ", ".join(f"{key} {value}" for key, value in config["optimizer"]["options"].items())
             lines.append([size if sources.scale == "paper" else cell["model"], summary.name, cell["batch_size"],
@@ -273,10 +266,3 @@ def table_model(sources: Sources) -> str:
                       f"{parameters(model):,}"])  # fmt: skip
     headings = ["model", "layers", "width", "heads", "ff", "vocabulary", "sequence", "parameters"]
     return markdown.comma_separated(headings, lines)
-
-
-def known(name: str) -> Picture:
-    """Return the gallery's entry of this name; UsageError suggests the nearest if there is none."""
-    if name not in GALLERY:
-        raise UsageError(f"unknown figure {name!r}; {nearest(name, GALLERY)}")
-    return GALLERY[name]

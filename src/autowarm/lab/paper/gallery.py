@@ -37,11 +37,8 @@ class Sources:
     scale: str = "tiny"  # of the sweeps: "tiny", "horizon" or "paper"
 
     def results(self, sweep: str) -> Results:
-        """Read the results of a sweep."""
-        try:
-            return read_results(self.data / sweep)
-        except LabError as error:
-            raise LabError(f"{error} (autowarm figure makes missing results)") from None
+        """Read the results of a sweep, which `autowarm figure` makes."""
+        return read_results(self.data / sweep)
 
     def measured(self, cell: str) -> Measured:
         """Read the curvature along the run of a cell."""
@@ -172,15 +169,11 @@ def curvature(found: Measured) -> Figure:
     return figure
 
 
-def smoothness(sources: Sources, cell: str) -> Figure:
-    """Plot the curvature along the run of a cell."""
-    return curvature(sources.measured(cell))
-
-
 for _name, _paper in (("lion", "Figure smoothness-lion"), ("signsgd", "the same, by its table"),
                       ("muon", "Figure lips-muon-norm (a)"), ("normsgd", "Figure lips-muon-norm (b)")):  # fmt: skip
     picture(f"smoothness-{_name}", f"K over the gap along a run of {_name}, with the fits", paper=_paper,
-            sweeps=("smoothness",), cells=(_name,))(partial(smoothness, cell=_name))  # fmt: skip
+            sweeps=("smoothness",), cells=(_name,))(
+        partial(lambda cell, sources: curvature(sources.measured(cell)), _name))  # fmt: skip
 
 
 @picture("edge-of-stability", "the Hessian's largest eigenvalue beside K along one run of Muon",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import RunConfig
-from ..config.yaml_files import load_yaml
+from ..config.build import load_yaml
 
 
 @dataclass(frozen=True)

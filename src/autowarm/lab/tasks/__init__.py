@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,7 +31,7 @@ from torch.utils._pytree import tree_map
 from ..config import LabError, RunConfig
 from ..errors import BrokenTask
 from ..files import sha256
-from ..registry import SMALL_TASKS, at
+from ..registry import SMALL_TASKS
 from .blame import blamed, kind, place_of
 
 Batch = Any  # a tuple of tensors, except in a user's own task
@@ -136,7 +137,7 @@ def make_task(config: RunConfig, own: Source | None = None) -> "Task":
     if own is not None:
         return own.make(config)
     if config.task is not None:
-        return Task(at(SMALL_TASKS[config.task]), config, config.task)
+        return Task(resolve_name(SMALL_TASKS[config.task]), config, config.task)
     from .corpora import Classification, Language
 
     made = (Classification if config.model.sees_images else Language)(config)
@@ -185,10 +186,10 @@ class Task:
     """
 
     def __init__(self, made: Any, config: RunConfig, name: str, sha256: str = "", file: str | None = None) -> None:
-        self.made, self.name, self.sha256, self.file = made, name, sha256, file
-        self._config, self._step = config, 0
-        # The units that throughput counts in one example: the tokens of a sequence, otherwise 1.
-        self.per_example: int = getattr(made, "per_example", 1)
+        self.made, self.config, self.name, self.sha256, self.file = made, config, name, sha256, file
+        self._step = 0
+        # The tokens, or images, of a step. A small task and a user's own have batches of their own size.
+        self.counted = None if config.task else config.batch_size * getattr(made, "per_example", 1)
         # Whether the loss is in nats per token, so that its exponential is the perplexity.
         self.predicts_tokens: bool = getattr(made, "predicts_tokens", False)
         self.first_bounds: bool = getattr(made, "first_bounds", False)
@@ -196,7 +197,7 @@ class Task:
 
     def model(self) -> nn.Module:
         """Build the network, in training mode, with weights that depend on the seed alone."""
-        self._seed(_MODEL, self._config.seed)
+        self._seed(_MODEL, self.config.seed)
         with self._blamed("in model"):
             model = self.made.model()
         if not isinstance(model, nn.Module):
@@ -205,7 +206,7 @@ class Task:
 
     def batches(self, first: int, rows: slice) -> Iterator[Batch]:
         """Yield some rows of the global batch of each step, starting at step ``first``."""
-        steps, seed = self._config.steps, self._config.data_seed
+        steps, seed = self.config.steps, self.config.seed if self.config.order is None else self.config.order
         self._seed(_TRAINING, seed, 0)
         with self._blamed("in batches"):
             found = self.made.batches(seed)

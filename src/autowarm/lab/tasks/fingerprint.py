@@ -102,7 +102,8 @@ class Walk:
             case BuiltinFunctionType() | FunctionType() | type() if not (self.by_code and is_users(value.__module__)):
                 yield f"{value.__module__}.{value.__qualname__}".encode()
             case CodeType():
-                yield from self.code(value)
+                yield value.co_code
+                yield from map(self.digest, (value.co_names, value.co_varnames, value.co_freevars, value.co_consts))
             case FunctionType():
                 yield from self.function(value)
             case MethodType():
@@ -125,10 +126,6 @@ class Walk:
                     yield self.digest(item)
             case _:
                 yield from self.instance(value)
-
-    def code(self, code: CodeType) -> Iterator[bytes]:
-        yield code.co_code
-        yield from map(self.digest, (code.co_names, code.co_varnames, code.co_freevars, code.co_consts))
 
     def function(self, function: FunctionType) -> Iterator[bytes]:
         yield from map(self.digest, (function.__code__, function.__defaults__, function.__kwdefaults__))

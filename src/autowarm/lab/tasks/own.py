@@ -26,11 +26,9 @@ import torch
 from autowarm.undisturbed import generators, set_generators
 
 from ..config import CompareConfig, FindRateConfig, LabError, RunConfig, UsageError, nearest
-from ..config.build import leaves, plain
-from ..config.yaml_files import merged, nested, read_yaml
+from ..config.build import leaves, merged, nested, plain, read_yaml
 from ..errors import as_usage_error
-from ..files import sha256, write_json
-from ..folders import claim, locked
+from ..files import claim, locked, sha256, write_json
 from ..processes import in_new_process
 from ..registry import OPTIMIZERS, check
 from . import PREPARING, Task, seed_all
@@ -86,16 +84,16 @@ class PackedTask:
         code = sha256(f"{self.sha256}\n{seen}".encode())
         return dataclasses.replace(self, sha256=code, beside=beside, folder=place and place.resolve())
 
-    def check_optimizers(self, names: Iterable[str], key: str = "rates") -> None:
-        """Check that each optimizer under this key is the task's or the lab's; UsageError suggests the nearest name."""
-        for name in names:
+    def check_optimizers(self, chosen: Mapping[str, Mapping[str, Any]], key: str) -> None:
+        """Check that each optimizer under this key is the task's or the lab's; only the lab makes one with options.
+
+        The task makes its own of a model and a rate alone. UsageError suggests the nearest name.
+        """
+        for name, options in chosen.items():
             with as_usage_error():
                 check(key, name, [*self.optimizers, *OPTIMIZERS], "optimizer")
-
-    def check_options(self, name: str, options: Mapping[str, Any]) -> None:
-        """Check that further arguments are not for an optimizer that the task makes of a model and a rate alone."""
-        if options and name in self.optimizers:
-            raise UsageError(f"the task makes the optimizer {name!r} itself: set {', '.join(options)} there")
+            if options and name in self.optimizers:
+                raise UsageError(f"the task makes the optimizer {name!r} itself: set {', '.join(options)} there")
 
 
 def _rehearse(own: PackedTask, place: Path | None) -> dict[str, str]:
@@ -163,9 +161,7 @@ def load(place: str) -> Any:
         raise UsageError(f"--task {place}: give FILE.py:NAME, a Python file and the name of a task in it")
     if not file.is_file():
         raise UsageError(f"--task {place}: no such file: {path}; give FILE.py:NAME")
-    spec = importlib.util.spec_from_file_location(f"autowarm_task_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
+    spec: Any = importlib.util.spec_from_file_location(f"autowarm_task_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     sys.path.insert(0, str(file.parent))  # as `python FILE.py` does, so that the file can import its neighbours
@@ -206,10 +202,8 @@ def bring(
         LabError: the task is broken, an optimizer under this key is unknown, or the run sets what the task brings.
     """
     own, options = pack(task), getattr(config, "options", {})
-    own.check_optimizers(optimizers, key)
-    own.check_optimizers(options, "options")
-    for name in optimizers:
-        own.check_options(name, config.run.optimizer.options | options.get(name, {}))
+    own.check_optimizers({name: config.run.optimizer.options | options.get(name, {}) for name in optimizers}, key)
+    own.check_optimizers({name: {} for name in options}, "options")
     with as_usage_error("run: "):  # before the task is prepared, which may take long
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key))
     claim(folder)

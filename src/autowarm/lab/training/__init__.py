@@ -3,5 +3,5 @@
 - `setup`: network, optimizer, forward and backward.      - `loop`: the training loop.
 - `optimizers`, `schedules`: make them from their configs.
 - `parallel`: ranks, DDP, FSDP2.      - `checkpoint`: saving and resuming.
-- `metrics`: a run's records.      - `stopping`: Ctrl-C and SIGTERM.
+- `metrics`: a run's records.
 """

@@ -28,14 +28,14 @@ import yaml
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
 from autowarm.rate.restore import Snapshot
+from autowarm.undisturbed import overlaps_itself
 
 from ..config import LabError, RunConfig, differences
-from ..files import read_object, sha256, within, write_atomically, write_json
-from ..folders import MARKER, claim, free, is_ours
-from .content import attributes, collect, lacking, put_back, warn_of_changed
+from ..files import MARKER, claim, free, is_ours, read_object, sha256, within, write_atomically, write_json
+from ..tasks.fingerprint import Walk, is_users
 from .metrics import read_identity, read_metrics, read_result
 from .parallel import Ranks
 
@@ -47,6 +47,8 @@ _NAME = re.compile(r"\.?checkpoint-(\d{8,})")  # hidden while it is being writte
 # What a run that begins with the checkpoint of another one may do otherwise.
 _MAY_DIFFER = ("optimizer.lr", "schedule.options", "clip", "seed", "order", "checkpoint_every", "engine")
 _COPY = "copy."  # the beginning of the names of what the guard goes back to
+_PYTORCHS = {*vars(nn.Module()), *vars(SGD([torch.zeros(1)])), "step", "_opt_called"}
+_EXTRA = "_extra_state"  # the end of PyTorch's keys for what a module's `get_extra_state` returns, of any type
 
 
 class Checkpoints:
@@ -304,3 +306,89 @@ def _place_for(about: Any, param: Tensor, device: str) -> Tensor:
     if about.size == param.shape and device == param.device.type:
         return torch.zeros_like(param, dtype=about.properties.dtype, requires_grad=False)
     return torch.zeros(about.size, dtype=about.properties.dtype, device=param.device if device != "cpu" else "cpu")
+
+
+# What it holds of a model and an optimizer.
+
+
+def collect(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What an update changes: weights and the optimizer's tensors, and everything else, which all ranks have alike."""
+    state, whole = optimizer.state_dict(), model.state_dict()
+    tensors: dict[str, Any] = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
+    plain: dict[str, Any] = {}
+    for index, values in state["state"].items():
+        for name, value in values.items():
+            (tensors if isinstance(value, Tensor) else plain)[f"optimizer.{index}.{name}"] = value
+    extra = {name: value for name, value in whole.items() if name.endswith(_EXTRA)}
+    for name, value in extra.items():
+        buffer = io.BytesIO()
+        torch.save(value, buffer)
+        buffer.seek(0)
+        # What `load`, which runs no code of a checkpoint, would refuse.
+        if refused := torch.serialization.get_unsafe_globals_in_checkpoint(buffer):
+            raise LabError(
+                f"{name}: a checkpoint cannot hold what this module's get_extra_state returns ({', '.join(refused)}). "
+                "Let it return tensors, numbers, text, or lists and dictionaries of them"
+            )
+    return tensors, {
+        "groups": state["param_groups"],
+        "plain": plain,
+        "devices": {key: value.device.type for key, value in tensors.items()},
+        "extra": extra,
+        "buffers": {name: (value, name in whole) for name, value in model.named_buffers()},
+        "trained": [name for name, p in model.named_parameters() if p.requires_grad],
+        "training": [name for name, module in model.named_modules() if module.training],
+        "attributes": attributes(model, optimizer),
+    }
+
+
+def put_back(model: nn.Module, rest: Mapping[str, Any]) -> None:
+    """Give a model all but its weights, from the second part of what `collect` returned.
+
+    It gets all buffers, those that no `state_dict` holds, too, and keeps no others.
+    """
+    for name, p in model.named_parameters():
+        p.requires_grad_(name in rest["trained"])
+    for name, module in model.named_modules():
+        module.training = name in rest["training"]
+    saved: Mapping[str, tuple[Tensor, bool]] = rest["buffers"]
+    modules, device = dict(model.named_modules()), next(p.device for p in model.parameters())
+    for name in {**dict(model.named_buffers()), **saved}:
+        path, _, own = name.rpartition(".")
+        value, kept = saved.get(name, (None, True))
+        if path not in modules:
+            raise lacking(name, getattr(value, "shape", ()))
+        held = modules[path]._buffers
+        now = held.get(own)
+        if now is None or value is None or now.shape != value.shape or now.dtype != value.dtype or overlaps_itself(now):
+            held[own] = None if value is None else value.to(device)
+        else:  # in place, as others may share its memory
+            now.copy_(value)
+        if not kept:
+            modules[path]._non_persistent_buffers_set.add(own)
+    model.load_state_dict(rest["extra"], strict=False)
+
+
+def lacking(name: str, shape: Any) -> LabError:
+    return LabError(f"the checkpoint holds {name} of shape {tuple(shape)}, which the model does not have when it is "
+                    "new: make it in the model's constructor")  # fmt: skip
+
+
+def attributes(model: nn.Module, optimizer: Optimizer) -> dict[str, str]:
+    """Checksums of what the user's modules, and an optimizer of theirs, hold beside tensors, modes and options."""
+    walk = Walk(code=False)
+    walk.known |= {id(part): (b"", part) for part in (*model.modules(), *model.parameters())}
+    return {
+        f"{place}.{name}".lstrip("."): walk.digest(value).hex()
+        for place, owner in (*model.named_modules(), ("the optimizer", optimizer))
+        if is_users(type(owner).__module__)
+        for name, value in vars(owner).items()
+        if name not in _PYTORCHS and not type(value).__module__.startswith("autowarm.")
+    }
+
+
+def warn_of_changed(before: Mapping[str, str], after: Mapping[str, str], why: str) -> None:
+    """Warn of attributes that are not as they were, by name."""
+    if names := sorted(name for name in {**before, **after} if before.get(name) != after.get(name)):
+        text = f"{', '.join(names)}: {why}. If training depends on it, keep it in a buffer of its module"
+        warnings.warn(text, stacklevel=2)

@@ -41,23 +41,29 @@ from autowarm.optim import geometry_of, kappa_of
 from autowarm.optim.step.nonfinite import Diverged
 from autowarm.smoothness import Probe, sharpness
 
-from ..calibration.authors import authors_peak_gap
 from ..config import LabError, RunConfig, ScheduleConfig, UsageError
 from ..errors import as_usage_error
-from ..files import sha256, write_json
-from ..folders import locked
+from ..files import locked, sha256, write_json
+from ..processes import Interrupted, Stop
 from ..registry import SCHEDULES
 from ..tasks import Batch, Source, Task, identity, make_task, run_id
 from ..tasks.blame import blamed
 from ..tasks.models import save_weights
-from .checkpoint import Checkpoints, origin, own_checkpoints, resume_or_claim, step_of, whole_weights
-from .content import attributes, warn_of_changed
+from .checkpoint import (
+    Checkpoints,
+    attributes,
+    origin,
+    own_checkpoints,
+    resume_or_claim,
+    step_of,
+    warn_of_changed,
+    whole_weights,
+)
 from .metrics import MetricsLog, OnStep, Progress, copy_metrics, finite, read_metrics
 from .optimizers import evaluating, unchanged
 from .parallel import Ranks, joined
-from .schedules import lower, make_scheduler, recovers, warmup_length
+from .schedules import authors_peak_gap, lower, make_scheduler, recovers, warmup_length
 from .setup import Setup, precision_of
-from .stopping import Interrupted, Stop
 
 logger = logging.getLogger(__name__)
 
@@ -109,14 +115,14 @@ def train(
         ranks.agree(who)  # compares the data too: machines may hold different files under one name
         if resume_from is not None:
             who["resumes"] = ranks.first(lambda: origin(resume_from, config))
-        precision, name = precision_of(config, ranks.device), run_id(who)
+        name, precision = run_id(who), precision_of(task, ranks.device)
         ran_as = {**who, "precision": precision, "task": dict(own.attributes) if own else {}}
         if (result := ranks.first(lambda: resume_or_claim(folder, name, ran_as))) is not None:
             return result
         with warnings.catch_warnings(record=True) as caught:
             # Keep schedulers' warnings with the result instead of printing them between the progress of many runs.
             warnings.simplefilter("always")
-            run = _Run(config, folder, task, ranks, precision, name, stop or Stop(), caught, resume_from)
+            run = _Run(folder, task, ranks, name, stop or Stop(), caught, resume_from)
             return run.finish(on_step)
 
 
@@ -124,15 +130,12 @@ class _Run:
     """One run, starting from its folder's last checkpoint."""
 
     def __init__(
-        self, config: RunConfig, folder: Path, task: Task, ranks: Ranks, precision: str, name: str, stop: Stop,
-        caught: list[warnings.WarningMessage], start: Path | None,
+        self, folder: Path, task: Task, ranks: Ranks, name: str, stop: Stop, caught: list[warnings.WarningMessage],
+        start: Path | None,
     ) -> None:  # fmt: skip
-        self.config, self.folder, self.task, self.ranks, self.name = config, folder, task, ranks, name
-        self.stop, self.caught = stop, caught
-        self.rows = ranks.rows(config)
-        # Tokens, or images, of a step. A small task and a user's own have batches of their own size.
-        self.counted = None if config.task is not None else config.batch_size * task.per_example
-        self.setup = setup = Setup(config, task, ranks, precision)
+        self.config, self.folder, self.task, self.ranks, self.name = task.config, folder, task, ranks, name
+        self.stop, self.caught, config = stop, caught, task.config
+        self.setup = setup = Setup(task, ranks)
         self.model, self.net, self.optimizer = setup.model, setup.net, setup.optimizer
         self.scheduler = make_scheduler(self.optimizer, self._schedule(), config.steps, self.model)
         self.guard: Any = getattr(self.scheduler, "_guard", None)
@@ -160,7 +163,7 @@ class _Run:
         chosen, optimizer = self.config.schedule, self.optimizer
         if not (self.config.as_the_authors and chosen.kind == "paper" and chosen.peak_gap is None):
             return chosen
-        pieces = self.setup.pieces(next(self.task.batches(0, self.rows)))
+        pieces = self.setup.pieces(next(self.task.batches(0, self.setup.rows)))
         [first] = self.ranks.mean(float(self.setup.forward_backward(pieces)))
         optimizer.zero_grad()
         with as_usage_error():
@@ -172,7 +175,7 @@ class _Run:
     def finish(self, on_step: OnStep | None) -> dict[str, Any]:
         """Train to the end, evaluate, and write and return the result."""
         config, progress, engine = self.config, self.progress, self.config.engine
-        log = MetricsLog(self.folder, progress.step, self.name, config, counted=self.counted, quiet=self.ranks.rank > 0)
+        log = MetricsLog(self.folder, progress.step, self.name, self.task, quiet=self.ranks.rank > 0)
         with closing(log):
             if progress.step == 0 and self.task.file is not None:
                 self.evaluate(limit=1)  # find a mistake in the user's validation now, not after the last step
@@ -201,7 +204,7 @@ class _Run:
             "seconds": round(progress.seconds, 3),
             "eval_seconds": round(progress.eval_seconds, 3),
             "tokens_per_second": (
-                None if self.counted is None else round(progress.step * self.counted / progress.seconds, 1)
+                None if self.task.counted is None else round(progress.step * self.task.counted / progress.seconds, 1)
             ),
             "warnings": progress.warnings,
         }
@@ -231,7 +234,7 @@ class _Run:
         config, progress = self.config, self.progress
         every, sharp = config.engine.eval_every, config.engine.sharpness_every
         clock = time.perf_counter() - progress.seconds - progress.eval_seconds
-        batches = self.task.batches(progress.step, self.rows)
+        batches = self.task.batches(progress.step, self.setup.rows)
         while progress.step < config.steps:
             measured = {"sharpness": self._sharpness()} if sharp and progress.step % sharp == 0 else {}
             # Random numbers depend only on seed, step and rank, so no generator's state needs saving.
@@ -257,7 +260,9 @@ class _Run:
                 progress.switched_at, progress.ended_by = progress.step, self.scheduler.ended_by
             if not recovers(config.schedule):  # one that does has its own limit
                 if not math.isfinite(progress.loss) or not math.isfinite(norm_seen):
-                    progress.diverged = not self._skipped()
+                    # Unless our optimizer has skipped the update; after too many in a row it raises Diverged.
+                    before, self.skipped = self.skipped, getattr(self.optimizer, "skipped_updates", 0)
+                    progress.diverged = self.skipped <= before
                 else:
                     progress.diverged = progress.loss > self._bound(_EXPLODED)
             if self.probe is not None and self.probe.points:  # that of this update
@@ -278,11 +283,6 @@ class _Run:
                 self.checkpoints.save(progress.step, self.model, self.optimizer, rest, self.guard)
             if wanted:
                 raise Interrupted(f"{self.folder.name} stopped after update {progress.step}", wanted)
-
-    def _skipped(self) -> bool:
-        """Whether our optimizer has skipped updates since the last call; after too many in a row it raises Diverged."""
-        before, self.skipped = self.skipped, getattr(self.optimizer, "skipped_updates", 0)
-        return bool(self.skipped > before)
 
     def _state_of_schedule(self) -> dict[str, float | int | str]:
         """The schedule's state for the log, of ours alone, and how many updates our optimizer has skipped, if any."""
@@ -335,7 +335,7 @@ class _Run:
         if self.ranks.world > 1:
             raise UsageError("engine.sharpness_every needs the whole model on one process: set it to 0 under torchrun")
         with unchanged(self.model):
-            [(_, piece), *_] = self.setup.pieces(next(self.task.validation(self.rows)))
+            [(_, piece), *_] = self.setup.pieces(next(self.task.validation(self.setup.rows)))
             params = [p for p in self.model.parameters() if p.requires_grad]
             return sharpness(lambda: self.task.loss(self.model, piece), params, iterations=25, tolerance=1e-2)
 
@@ -355,7 +355,7 @@ class _Run:
         with unchanged(self.model):
             self.ranks.share_buffers(self.model)  # what is judged are the weights that rank 0 stores
             self.net.eval()
-            for batch in itertools.islice(self.task.validation(self.rows, whole), limit):
+            for batch in itertools.islice(self.task.validation(self.setup.rows, whole), limit):
                 for weight, piece in self.setup.pieces(batch):
                     with self.setup.cast():
                         scores = self.task.scores(self.net, piece)

@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import yaml
 
-from ..config import LabError, RunConfig
+from ..config import LabError
 from ..files import read_object, write_atomically
+
+if TYPE_CHECKING:
+    from ..tasks import Task
 
 
 def read_identity(folder: Path) -> dict[str, Any] | None:
@@ -74,19 +77,16 @@ class MetricsLog:
 
     Args:
         step: the checkpoint's step.
-        run, config: the run's id and config, which says whether to log to TensorBoard and Weights & Biases, too.
-        counted: tokens or images in a step; None if they are not known.
+        run, task: the run's id and task, whose config says whether to log to TensorBoard and Weights & Biases, too.
         quiet: write nothing and only keep the losses, as all ranks but the first do.
     """
 
     _EVERY = 50
 
-    def __init__(
-        self, folder: Path, step: int, run: str, config: RunConfig, *, counted: int | None, quiet: bool
-    ) -> None:
+    def __init__(self, folder: Path, step: int, run: str, task: "Task", *, quiet: bool) -> None:
         self.path = folder / "metrics.jsonl"
         self.quiet = quiet
-        self._counted, self._seconds = counted, math.nan
+        self._counted, self._seconds, config = task.counted, math.nan, task.config
         kept = [row for row in read_metrics(folder) if row["step"] <= step]
         # What the schedule's state was, so that a resumed run records the same changes as one that was not stopped.
         self._said = {name: x for row in kept for name, x in row.items() if name.startswith("autowarm/")}

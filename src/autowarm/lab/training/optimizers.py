@@ -5,6 +5,7 @@ import inspect
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from autowarm.undisturbed import generators, set_generators
 
 from ..config import OptimizerConfig, UsageError
 from ..errors import needs
-from ..registry import OPTIMIZERS, at
+from ..registry import OPTIMIZERS
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any = None) -> Optimizer:
@@ -33,7 +34,7 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
     """
     entry = OPTIMIZERS[config.name]
     with needs(f"the optimizer {config.name}", "peers"):
-        made = at(entry.place)
+        made = resolve_name(entry.place)
     options: dict[str, Any] = {**entry.defaults, **config.options}
     try:
         if hasattr(made, "from_model"):
@@ -43,8 +44,12 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
                 options["process_group"] = process_group
             optimizer: Optimizer = made.from_model(model, lr=config.lr, weight_decay=config.weight_decay, **options)
         else:
+            parts = partition(model)  # a peer decays the same weights as our own optimizers
+            decayed = parts.matrices + parts.stacks + parts.depthwise + parts.heads, config.weight_decay
+            kinds = (decayed, (parts.embeddings + parts.vectors, 0.0))
+            groups = [{"params": [p for _, p in some], "weight_decay": decay} for some, decay in kinds if some]
             with contextlib.redirect_stdout(io.StringIO()):  # D-Adaptation announces its kind of weight decay
-                optimizer = made(groups(model, config.weight_decay), lr=config.lr, **options)
+                optimizer = made(groups, lr=config.lr, **options)
     except (TypeError, ValueError, AttributeError) as error:
         raise UsageError(
             f"optimizer: lr {config.lr}, weight_decay {config.weight_decay} and options {config.options} do not suit "
@@ -53,17 +58,6 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
     if hasattr(optimizer, "train"):
         optimizer.train()  # Schedule-Free has one set of weights for training and one for evaluation
     return optimizer
-
-
-def groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Group the weights for a peer, which decays the same ones as our own optimizers."""
-    parts = partition(model)
-    decayed, spared = parts.matrices + parts.stacks + parts.depthwise + parts.heads, parts.embeddings + parts.vectors
-    return [
-        {"params": [p for _, p in some], "weight_decay": decay}
-        for some, decay in ((decayed, weight_decay), (spared, 0.0))
-        if some
-    ]
 
 
 @contextmanager

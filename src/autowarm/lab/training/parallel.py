@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...devices import collective_device
-from ..config import EngineConfig, LabError, RunConfig, UsageError, differences
+from ..config import EngineConfig, LabError, UsageError, differences
 
 _T = TypeVar("_T")
 
@@ -43,15 +43,13 @@ class Ranks:
         """The group of all ranks; None if there is only one."""
         return dist.group.WORLD if self.world > 1 else None
 
-    def rows(self, config: RunConfig) -> slice:
+    def rows(self, batch_size: int, accumulate: int) -> slice:
         """Return this rank's rows of a global batch; UsageError if it cannot be split evenly."""
-        pieces = self.world * config.engine.accumulate
-        if config.task is None and config.batch_size % pieces:  # a task has batches of its own size
+        if batch_size % (self.world * accumulate):
             raise UsageError(
-                f"batch_size {config.batch_size} must be a multiple of ranks × engine.accumulate = "
-                f"{self.world} × {config.engine.accumulate}"
+                f"batch_size {batch_size} must be a multiple of ranks × engine.accumulate = {self.world} × {accumulate}"
             )
-        share = config.batch_size // self.world
+        share = batch_size // self.world
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def agree(self, who: Mapping[str, Any]) -> None:

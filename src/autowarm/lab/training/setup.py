@@ -9,7 +9,6 @@ from torch import Tensor
 
 from autowarm.orthogonalize import working_dtype
 
-from ..config import RunConfig
 from ..tasks import Batch, Task
 from ..tasks.models import attend_plainly
 from .optimizers import make_optimizer
@@ -18,8 +17,9 @@ from .parallel import Ranks, spread, unreduced
 _WIDE = 256  # from this width on, bfloat16 is faster on a CPU
 
 
-def precision_of(config: RunConfig, device: torch.device) -> str:
-    """Return the precision that `engine.precision` selects on a device."""
+def precision_of(task: Task, device: torch.device) -> str:
+    """Return the precision that `engine.precision` of a task's run selects on a device."""
+    config = task.config
     if config.engine.precision != "auto":
         return config.engine.precision
     small = config.model.name in ("llama", "swin") and config.model.width < _WIDE
@@ -31,15 +31,18 @@ class Setup:
     """A run before its first update.
 
     Attributes:
-        precision: "float32", "bfloat16" or "float64"; that of the config by default.
+        rows: this rank's rows of a global batch; a task's own batches are of any size.
+        precision: "float32", "bfloat16" or "float64".
         model: the network, with weights that depend on the seed alone.
         net: the network to call: `model`, compiled or distributed over ranks if the config says so.
         optimizer: the task's own optimizer of the configured name, or the lab's.
     """
 
-    def __init__(self, config: RunConfig, task: Task, ranks: Ranks, precision: str = "") -> None:
-        self._config, self._task, self._device = config, task, ranks.device
-        self.precision = precision or precision_of(config, ranks.device)
+    def __init__(self, task: Task, ranks: Ranks) -> None:
+        config = task.config
+        self._task, self._device = task, ranks.device
+        self.rows = slice(None) if config.task else ranks.rows(config.batch_size, config.engine.accumulate)
+        self.precision = precision_of(task, ranks.device)
         torch.manual_seed(config.seed)
         model = task.model().to(ranks.device)  # with a dtype, `to` would also make complex numbers real
         self.model = model.double() if self.precision == "float64" else model.float()
@@ -55,7 +58,7 @@ class Setup:
     def pieces(self, batch: Batch) -> list[tuple[float, Batch]]:
         """Move the batch to this rank's device and split it into micro-batches, each after its size ÷ the first's."""
         dtype = torch.float64 if self.precision == "float64" else None
-        pieces = self._task.pieces(batch, self._device, self._config.engine.accumulate, dtype)
+        pieces = self._task.pieces(batch, self._device, self._task.config.engine.accumulate, dtype)
         sizes = [len(piece[0]) for piece in pieces] if len(pieces) > 1 else [1]
         return [(size / sizes[0], piece) for size, piece in zip(sizes, pieces, strict=True)]
 

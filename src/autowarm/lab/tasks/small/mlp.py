@@ -4,11 +4,8 @@ from torch import nn
 
 from ..recipes import digits
 
-
-def _mlp() -> nn.Module:
-    return nn.Sequential(
+TASK = digits(
+    lambda: nn.Sequential(
         nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
     )
-
-
-TASK = digits(_mlp)
+)

@@ -18,12 +18,12 @@ from torch import nn
 from autowarm.geometry import total_kappa
 from autowarm.plotting import BLUE, GREEN, GREY, ORANGE, styled
 from autowarm.schedule import Profile, objective
-from autowarm.schedule.shapes import decay_shape, warmup_shape
 
-from ..config import UsageError
-from ..errors import as_usage_error
-from ..registry import OPTIMIZERS
-from . import CalibrateConfig, read_shapes
+from .config import CalibrateConfig, UsageError
+from .config.plans import read_shapes
+from .errors import as_usage_error
+from .registry import OPTIMIZERS
+from .training.schedules import share_at_gap
 
 # The guess of f*/f(x0) if f* is not given. For the paper's set-up it gives 3.3, the authors' value.
 _GUESSED_SHARE = 0.3
@@ -64,7 +64,12 @@ class Calibration:
 
 def calibration(config: CalibrateConfig) -> Calibration:
     """Calibrate as `AdaptiveWarmup` would at its first loss."""
-    kappa, matrices = _measure(config)
+    matrices = None
+    if (kappa := config.kappa) is None:
+        # Nothing is allocated.
+        bare = [nn.Parameter(torch.empty(shape, device="meta")) for shape in read_shapes(config.shapes)]
+        kappa = total_kappa(bare, config.geometry or OPTIMIZERS[config.optimizer].norm)
+        matrices = len(bare), sum(p.numel() for p in bare)
     first = float(config.first_loss or 0.0)
     fstar = _GUESSED_SHARE * first if config.target_loss is None else config.target_loss
     gap0 = first - fstar
@@ -81,15 +86,6 @@ def calibration(config: CalibrateConfig) -> Calibration:
     valleys = 1 + np.flatnonzero((inner < values[:-2]) & (inner <= values[2:]))
     minima = tuple(float(candidates[i]) for i in sorted(valleys, key=lambda i: values[i]))
     return Calibration(config, kappa, matrices, first, fstar, profile, candidates, values, minima)
-
-
-def _measure(config: CalibrateConfig) -> tuple[float, tuple[int, int] | None]:
-    """Return κ and (matrices, their entries), if their shapes are given. Nothing is allocated."""
-    if config.kappa is not None:
-        return config.kappa, None
-    bare = [nn.Parameter(torch.empty(shape, device="meta")) for shape in read_shapes(config.shapes)]
-    kappa = total_kappa(bare, config.geometry or OPTIMIZERS[config.optimizer].norm)
-    return kappa, (len(bare), sum(p.numel() for p in bare))
 
 
 def table(found: Calibration) -> Table:
@@ -152,11 +148,7 @@ def _curves(found: Calibration) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     # All curves meet at the peak. Put many points around it, because the weight may be a spike.
     near = p.peak_gap + found.width * np.linspace(-4, 4, 81)
     gaps = np.unique(np.concatenate([np.linspace(0, p.gap0, _CURVE)[1:], near[(near > 0) & (near < p.gap0)]]))
-    first, second = found.config.target.split("-", 1)
-    warmup, decay = np.vectorize(warmup_shape(first)), np.vectorize(decay_shape(second))
-    rising, floor = gaps >= p.peak_gap, 1.0 / p.div
-    target = np.empty_like(gaps)
-    target[rising] = floor + (1 - floor) * warmup((gaps[rising] - p.peak_gap) / (p.gap0 - p.peak_gap))
-    target[~rising] = decay(1 - gaps[~rising] / p.peak_gap)
+    warmup, decay = found.config.target.split("-", 1)
+    target = np.array([share_at_gap(gap, p.gap0, p.peak_gap, p.div, warmup, decay) for gap in gaps.tolist()])
     weight = np.exp(-0.5 * ((gaps - p.peak_gap) / found.width) ** 2)
     return found.target_loss + gaps, {"η(Δ)": p(gaps) / p.lr, "target": target, "weight": weight}

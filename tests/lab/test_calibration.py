@@ -1,19 +1,18 @@
-import io
 import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from autowarm import AdaptiveWarmup, Muon
-from autowarm.lab.calibration import CalibrateConfig
-from autowarm.lab.calibration import calibrate as module
-from autowarm.lab.calibration.calibrate import calibration
+from autowarm.lab import calibration as module
+from autowarm.lab.calibration import calibration
 from autowarm.lab.commands import main
-from autowarm.lab.config import ModelConfig
+from autowarm.lab.config import CalibrateConfig, ModelConfig
 from autowarm.lab.tasks.models import llama
+
+from .helpers import printed
 
 FUSED = "50304x768, 12*2304x768, 12*768x768, 24*2048x768, 12*768x2048"
 SPLIT = "50304x768, 48*768x768, 24*2048x768, 12*768x2048"
@@ -49,9 +48,9 @@ def test_the_papers_switch_and_the_curves_meet_there() -> None:
 
 def test_a_second_minimum_is_told_of() -> None:
     # Where σ_F² = 2500 the objective has two minima of nearly one height.
-    console = Console(file=io.StringIO(), width=120)
-    console.print(module.table(calibration(CalibrateConfig(shapes=FUSED, sigma_f2=2.5e3, **PAPER))))
-    assert "a second minimum" in console.file.getvalue()
+    assert "a second minimum" in printed(
+        module.table(calibration(CalibrateConfig(FUSED, sigma_f2=2.5e3, **PAPER))), 120
+    )
 
 
 def test_it_is_what_training_would_use() -> None:
@@ -80,7 +79,5 @@ def test_the_command_prints_draws_and_writes(tmp_path: Path, capsys: pytest.Capt
 
 def test_a_peak_of_ones_own_and_a_geometry_by_name() -> None:
     config = CalibrateConfig(shapes="64x16", geometry="rows", first_loss=4, target_loss=1, peak_gap=2)
-    console = Console(file=io.StringIO(), width=100, force_terminal=True)
-    console.print(module.table(calibration(config)))
     assert calibration(config).kappa == 64
-    assert "given" in console.file.getvalue()
+    assert "given" in printed(module.table(calibration(config)), 100)

@@ -73,7 +73,7 @@ def parse(
             found, path = read_yaml(chosen, command)
             values, source = merged(values, nested(found)), str(path)
         flat = leaves(values, config_class, source)
-        _checked(flat, config_class, source)
+        converted(flat, config_class, source)
         if {"-h", "--help", "--help-all"} & set(words):
             usage = f"autowarm {command} {f'[{positional.upper()}] ' if positional else ''}[--KEY VALUE ...]"
             _print_help(
@@ -140,7 +140,7 @@ def _nearest_key(key: str, known: Iterable[str], instead: Mapping[str, str]) -> 
 
 def build(config_class: type[_Config], values: Mapping[str, Any], source: str, own: str | None = None) -> _Config:
     """Build the config with these keys, nested or dotted, and defaults for all others; errors start with ``source``."""
-    parsed = _checked(leaves(nested(values), config_class, source), config_class, source)
+    parsed = converted(leaves(nested(values), config_class, source), config_class, source)
     for key, value in parsed.items():
         if isinstance(value, str) and value.startswith("~/"):  # from a file
             parsed[key] = str(Path(value).expanduser())
@@ -155,9 +155,12 @@ def build(config_class: type[_Config], values: Mapping[str, Any], source: str, o
     return config
 
 
-def _checked(flat: Mapping[str, Any], config_class: type, source: str) -> Any:
+def converted(flat: Mapping[str, Any], config_class: type, source: str) -> Any:
     """Convert values by dotted key to their types; LabError if one cannot be."""
     known = known_keys(config_class)
+    for key, value in flat.items():
+        if value is None and type(None) not in get_args(known.get(key, None | str)):
+            raise LabError(f"{source}{source and ': '}{key}: expected {_wanted(known[key])}, got null")
     try:
         return _reader(config_class).parse_object(nested(flat), defaults=False)
     except (argparse.ArgumentError, ValueError, TypeError, RecursionError) as error:

@@ -138,7 +138,7 @@ def contents(folder: Path) -> str:
 
 def _documents_in(files: list[str]) -> Iterator[dict[str, str]]:
     for name in files:
-        yield from ({"text": text} for text in texts_of(Path(name)))
+        yield from ({"text": text} for text in texts_of(Path(name), alone=len(files) == 1))
 
 
 def make_shards(

@@ -219,7 +219,7 @@ class Task:
                 batch = next(stream, _END)
             if batch is _END:
                 ended = f"ended after {self._step} batches and the run has {steps} updates"
-                raise self._objection("batches", f"{ended}: repeat them, or set run.steps={self._step}")
+                raise self._objection("batches", f"{ended}: repeat them, or make fewer updates")
             if self._step >= first:
                 yield batch
 

@@ -26,7 +26,7 @@ import torch
 from autowarm.undisturbed import generators, set_generators
 
 from ..config import CompareConfig, FindRateConfig, LabError, RunConfig, UsageError, nearest
-from ..config.build import leaves, merged, nested, plain, read_yaml
+from ..config.build import converted, leaves, merged, nested, plain, read_yaml
 from ..errors import as_usage_error
 from ..files import claim, locked, sha256, write_json
 from ..processes import in_new_process
@@ -188,7 +188,8 @@ def defaults(task: Any) -> dict[str, Any]:
         raise UsageError(f"defaults of the task {name} must be keys and values, got {theirs!r}")
     theirs = nested(plain(theirs))
     with as_usage_error():
-        leaves(theirs, CompareConfig, f"defaults of the task {name}")
+        source = f"defaults of the task {name}"
+        converted(leaves(theirs, CompareConfig, source), CompareConfig, source)
     usual: dict[str, list[float]] = {} if getattr(task, "optimizers", None) else {"adamw": [1e-3]}
     return {"rates": usual, **merged(read_yaml("own")[0], theirs)}
 

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from autowarm.integrations.lightning import WarmupCallback, pl
 
 from . import test_lightning as for_lightning
 from . import test_transformers as for_transformers
-from .plain import accelerated
+from .plain import accelerated, rates_of
 from .test_lightning import Module
 
 # Planned in updates, by a run of 12: shorter and longer, by a little and by much, and as long.
@@ -209,6 +210,22 @@ def test_max_steps_of_two_optimizers(
     if wrong:
         assert said.extends() == made
         assert "max_steps=24 counts the steps of all 2 optimizers" in said.start[0]
+
+
+@pytest.mark.parametrize(("longest", "cure"), [(RUN, []), (8, [8])])
+def test_of_a_resumed_run_with_manual_optimization_what_is_left_counts(
+    longest: int, cure: list[int], said: Said
+) -> None:
+    sched = AdaptiveWarmup(Lion([nn.Parameter(torch.ones(2, 2))], lr=1e-3), RUN)
+    rates_of(sched, [[(2.0, 1)]] * 6)
+    configs, optimizers = [SimpleNamespace(scheduler=sched)], [sched.optimizer]
+    trainer = SimpleNamespace(
+        lr_scheduler_configs=configs, optimizers=optimizers, max_steps=longest, global_step=6, fast_dev_run=False
+    )
+    callback = WarmupCallback()
+    callback._begins = True
+    callback.on_train_batch_start(trainer, SimpleNamespace(automatic_optimization=False), torch.ones(1), 0)
+    assert said.extends() == cure
 
 
 def test_manual_accumulation_is_seen_at_the_end(said: Said, tmp_path: Path) -> None:

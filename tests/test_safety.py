@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import autowarm
-from autowarm import AdaptiveWarmup
 from autowarm.lab.analysis import report
 from autowarm.lab.analysis.results import Results
 from autowarm.lab.analysis.summary import summarise
@@ -150,14 +148,6 @@ def test_a_config_file_is_never_executed(value: str, trapped: Path) -> None:
         with contextlib.suppress(LabError):
             command()
     assert sorted(path.name for path in trapped.iterdir()) == ["mine.yaml", "trap.py"]
-
-
-def test_the_schedulers_state_is_plain_and_loads_with_weights_only(tmp_path: Path) -> None:
-    p = torch.nn.Parameter(torch.zeros(2, 2))
-    scheduler = AdaptiveWarmup(torch.optim.SGD([p], lr=0.1), 10, geometry="frobenius")
-    torch.save(scheduler.state_dict(), tmp_path / "state.pt")
-    assert torch.load(tmp_path / "state.pt", weights_only=True) == scheduler.state_dict()
-    json.dumps(scheduler.state_dict(), allow_nan=False)
 
 
 TAG = "<script>alert('&\")</script>"

@@ -228,13 +228,23 @@ def by_size(name: str) -> int:
     return next((place for place, word in enumerate(SIZES) if word in name), len(SIZES))
 
 
+PARTS = {"timm": 3, "torchvision": 3, "transformers": 6}  # of the families, for all of them take minutes
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("part", [pytest.param(n, marks=[pytest.mark.generated] if n else []) for n in range(3)])
-@pytest.mark.parametrize(("package", "fewest"), [("timm", 24), ("torchvision", 10)])
+@pytest.mark.parametrize(
+    ("package", "fewest", "part"),
+    [
+        pytest.param(package, fewest, part, marks=[pytest.mark.generated] if part else [])
+        for package, fewest in (("timm", 24), ("torchvision", 10), ("transformers", 66))
+        for part in range(PARTS[package])
+    ],
+)
 def test_no_new_model_of_a_family_is_taken_for_trained(package, fewest, part, monkeypatch):
-    """Every third family, the others in `make random`; `python -m studies.trained_weights` judges larger models."""
+    """Some families, the others in `make random`; `python -m studies.trained_weights` judges larger models."""
     import timm
     import torchvision
+    from transformers.models.auto import modeling_auto
 
     from studies.trained_weights import packages
 
@@ -242,21 +252,26 @@ def test_no_new_model_of_a_family_is_taken_for_trained(package, fewest, part, mo
         return create(name, **({"depth": 2} if name.startswith(DEEP) else {}))
 
     def some(names: list[str]) -> list[str]:
-        families = list(dict.fromkeys(map(family, names)))[part::3]
+        families = list(dict.fromkeys(map(family, names)))[part :: PARTS[package]]
         return [name for name in names if family(name) in families]
 
     create = timm.create_model
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    if package == "timm":
-        module, family = timm, timm.models._registry._model_to_module.__getitem__
-        monkeypatch.setattr(timm, "create_model", build)
-        monkeypatch.setattr(packages, "smallest", lambda names, _: min(names, key=by_size))
+    if package == "transformers":
+        families = list(modeling_auto.MODEL_MAPPING_NAMES.items())[part :: PARTS[package]]
+        monkeypatch.setattr(modeling_auto, "MODEL_MAPPING_NAMES", dict(families))
     else:
-        module, family = torchvision.models, lambda name: torchvision.models.get_model_builder(name).__module__
-    every = some(module.list_models())
-    monkeypatch.setattr(module, "list_models", lambda: every)
+        if package == "timm":
+            module, family = timm, timm.models._registry._model_to_module.__getitem__
+            monkeypatch.setattr(timm, "create_model", build)
+            monkeypatch.setattr(packages, "smallest", lambda names, _: min(names, key=by_size))
+        else:
+            module, family = torchvision.models, lambda name: torchvision.models.get_model_builder(name).__module__
+        every = some(module.list_models())
+        monkeypatch.setattr(module, "list_models", lambda: every)
     found = {name: detect(model) for name, model in packages.NEW[package]()}
     assert len(found) >= fewest
     assert not [name for name, verdict in found.items() if verdict.trained]
-    # Of few matrices more is asked before they say "trained"; these would not, however many they were.
-    assert max(verdict.score for verdict in found.values()) < 1
+    if package != "transformers":
+        # Of few matrices more is asked before they say "trained"; these would not, however many they were.
+        assert max(verdict.score for verdict in found.values()) < 1

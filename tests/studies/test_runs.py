@@ -13,10 +13,10 @@ from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.engine import plan
 from autowarm.lab.tasks import identity, run_id
 from autowarm.lab.training.loop import train
-from studies.cells import FAMILIES, HAND_SET
+from studies.cells import HAND_SET
 from studies.rows import Cell, PlannedRow, Rows
 from studies.runs import curve_of, make, row_of, run_of
-from studies.tasks import TASKS, StudyTask
+from studies.tasks import StudyTask
 
 STORED = Path(__file__).parents[2] / "docs" / "data" / "studies" / "warm-up.jsonl"
 MLP = Cell("mlp", "signsgd", 20, 0.01)
@@ -96,10 +96,6 @@ def test_a_setting_made_again_agrees_with_its_stored_run(cell: Cell, tmp_path: P
     result = train(run_of(PlannedRow("cells", cell, schedule, 0)), tmp_path, own=StudyTask(cell.task))
     # Two runs that rounding or dropout set apart differ by √2 of it.
     assert abs(result["val_loss"] - rows.losses("cells", cell, schedule)[0]) <= 4 * noise
-
-
-def test_every_task_of_a_cell_is_there() -> None:
-    assert set(FAMILIES) == set(TASKS)
 
 
 def test_a_worker_gets_a_task_by_its_name_and_the_runs_id_covers_the_tasks_code(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from studies.statistics import Seeds, choose, mean_loss, regret
+from studies.statistics import Seeds, regret
 
 INF = math.inf
 
@@ -18,18 +18,6 @@ def test_seeds_that_chose_do_not_judge() -> None:
     for choice, test in (((0, 1), (1, 2)), ((), (1,)), ((0,), ())):
         with pytest.raises(ValueError, match=r"must not judge|at least one seed"):
             Seeds(choice, test)
-
-
-def test_the_best_is_chosen_by_its_mean_and_the_first_of_equals_wins() -> None:
-    options = {"a": by_seed(1.0, 3.0), "b": by_seed(2.0, 2.0), "c": by_seed(0.0, INF)}
-    assert choose(options, (0, 1)) == "a"
-    assert choose(options, (0,)) == "c"
-    assert mean_loss(options["c"], (0, 1)) == INF
-
-
-def test_a_missing_seed_is_named() -> None:
-    with pytest.raises(ValueError, match=r"no loss for the seeds \[2\], only for \[0, 1\]"):
-        mean_loss(by_seed(1.0, 2.0), (0, 2))
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])

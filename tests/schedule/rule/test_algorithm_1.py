@@ -142,24 +142,6 @@ def test_no_later_default_leaks_into_algorithm_1() -> None:
 OWN = Profile(1.0, 100.0, 4.9, 2.0, rho=3.0)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"profile": 3.0}, "a function of the gap Δ, got 3.0"),
-        ({"profile": OWN, "geometry": "sign"}, "leave out profile"),
-        ({"profile": OWN, "kappa": 1.0}, "leave out profile"),
-        ({"profile": lambda gap: 1 / (1 + gap)}, "needs peak_gap"),
-        ({"profile": OWN, "peak_gap": 1.0}, "highest at peak_gap: got 0.* at 2.5, 0"),
-        ({"profile": lambda gap: math.nan, "peak_gap": 1.0}, "positive and finite"),
-        ({"profile": lambda gap: -1.0, "peak_gap": 1.0}, "positive and finite"),
-        ({"profile": lambda gap: math.inf, "peak_gap": 1.0}, "positive and finite"),
-    ],
-)
-def test_a_profile_that_is_none(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        AdaptiveWarmup.paper(Lion([weights()], lr=1e-3), 300, target_loss=0.1, **options).step(2.6)
-
-
 def test_the_profile_of_ones_own_is_part_of_the_schedule() -> None:
     assert plan_of(300, profile=OWN).peak_gap == OWN.peak_gap  # also without an optimizer
     optimizer = Lion([weights()], lr=1e-3)

@@ -6,7 +6,7 @@ import pytest
 
 from studies.plans import horizon, transfer, unseen
 from studies.plans.warm_up import Stage, missing
-from studies.rows import Cell, PlannedRow, Rows
+from studies.rows import PlannedRow, Rows
 from studies.runs import run_of
 
 from ..conftest import row_of
@@ -49,15 +49,3 @@ def test_rates_starts_and_targets_follow_from_the_rows() -> None:
     assert {run.schedule for run in horizon.SHORT.tested(rows)} == {"tenth 0.1"}
     best = min(row["val_loss"] for row in rows if row["part"] == "cells")
     assert {run.target_loss for run in horizon.LONG.paper(rows)} == {0.95 * best}
-
-
-def test_seeds_that_choose_are_none_that_test() -> None:
-    for study in (horizon.SHORT, horizon.LONG, transfer.FINE_TUNING, transfer.FRESH, unseen.UNSEEN):
-        assert not set(study.seeds.choice) & set(study.seeds.test)
-
-
-def test_both_starts_of_a_hand_set_warm_up() -> None:
-    cell = Cell("llama-long", "muon", 1000, 0.01)
-    cold, warm = (run_of(PlannedRow("cells", cell, f"{word} 0.4", 0)).schedule for word in ("linear", "tenth"))
-    assert (cold.warmup_steps, cold.div) == (400, None)
-    assert (warm.warmup_steps, warm.div) == (400, 10.0)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from autowarm.lab.config import LabError
-from studies.cells import DEFAULT, FAIR, FAMILIES, HAND_SET, PAPER, SEEDS, cells
-from studies.plans.warm_up import CELL_STAGES, STAGES, missing
+from studies.cells import FAMILIES, HAND_SET, cells
+from studies.plans.warm_up import STAGES, missing
 from studies.rows import PlannedRow, Rows
 from studies.tasks import TASKS
 
@@ -37,20 +37,6 @@ def test_no_stage_but_the_first_two_can_be_planned_without_the_ones_before(study
     assert missing(tuned) == STAGES["hand"](tuned)
 
 
-def test_the_rates_are_the_best_of_the_tuning(study: Rows) -> None:
-    tuned = {0.003, 0.001, 0.009}  # times a third and three
-    assert {cell.lr for cell in cells(study)} == tuned
-
-
-def test_the_best_length_and_the_default_are_compared_on_seeds_that_did_not_choose(study: Rows) -> None:
-    compared = STAGES["compare"](study)
-    hand_set = [run for run in compared if run.schedule != DEFAULT]
-    assert {run.schedule for run in hand_set} == {"linear 0.1"}
-    assert {run.seed for run in hand_set} == set(SEEDS.test)
-    assert {run.seed for run in compared if run.schedule == DEFAULT} == {*SEEDS.test, *SEEDS.choice}
-    assert len(hand_set) == len(cells(study)) * len(SEEDS.test)
-
-
 def test_algorithm_1_is_told_a_target_below_the_best_loss_and_left_out_where_all_diverged(
     finished: Callable[..., Rows], study: Rows
 ) -> None:
@@ -64,17 +50,6 @@ def test_algorithm_1_is_told_a_target_below_the_best_loss_and_left_out_where_all
 
     told = STAGES["paper"](finished(make=make))
     assert {run.cell for run in told} == set(cells(study)) - {lost}
-
-
-def test_one_cell_is_made_again_by_its_own_stages(study: Rows) -> None:
-    chosen = cells(study)[3]
-    again = Rows(row for row in study if row["part"] == "tuning")
-    for stage in CELL_STAGES:
-        again = Rows([*again, *map(made_up, stage(again, [chosen]))])
-    made = [PlannedRow.of(row) for row in again if row["part"] == "cells"]
-    assert {run.cell for run in made} == {chosen}
-    assert {run.schedule for run in made} == {*FAIR, DEFAULT, PAPER}
-    assert all(again[run] == study[run] for run in made)
 
 
 def test_a_stage_that_was_interrupted_goes_on(finished: Callable[..., Rows], study: Rows) -> None:

@@ -46,14 +46,8 @@ def test_a_fault_comes_in_the_middle_and_nothing_else_changes() -> None:
             assert torch.equal(batch[0], same[0])
             assert torch.equal(batch[1], same[1]) == (i not in changed or what == "NaN batch")
             assert i in changed or factor == 1.0
-
-
-def test_shuffled_targets_are_the_same_targets() -> None:
-    x, y = torch.randn(8, 3), torch.arange(8)
-    inputs, targets = _shuffled((x, y))
-    assert inputs is x
-    assert sorted(targets.tolist()) == y.tolist()
-    assert _shuffled((torch.arange(12).view(3, 4),))[0].shape == (3, 4)
+            assert torch.equal(batch[1].sort(0).values, same[1].sort(0).values)
+    assert _shuffled((torch.arange(12).view(3, 4),))[0].shape == (3, 4)  # text
 
 
 def test_a_run_without_a_fault_is_the_same_with_recovery() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, MultiStepLR
+from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, LambdaLR, MultiStepLR
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
 from tests.schedule.schedule_runs import PEAK, every_lr, falling, group, made, make_optimizer, rate, saved
@@ -182,6 +182,21 @@ def test_what_another_scheduler_makes_of_the_rate_is_a_factor_and_resumed(other:
     tail = go(at, 40, resumed, second)
     assert head + tail == pytest.approx([a * factor(t) for t, a in enumerate(plain)])
     assert go(at, 40, straight, first) == tail
+
+
+def test_a_scheduler_that_sets_the_rate_is_no_factor_in_a_chain_and_said_so() -> None:
+    opt = Lion([group()])
+    ours = AdaptiveWarmup(opt, 40)
+    both = ChainedScheduler([ours, LambdaLR(opt, lambda t: 0.9)], optimizer=opt)
+
+    def updates() -> None:
+        for _ in range(3):
+            opt.step()
+            ours.observe(3.0)
+            both.step()
+
+    with pytest.warns(UserWarning, match=r"from outside once.*not LambdaLR, which sets the rate"):
+        updates()
 
 
 def test_a_rate_raised_above_its_peak_is_not_kept_and_said_so() -> None:

@@ -60,6 +60,7 @@ def test_a_section_with_a_name_may_be_given_by_it() -> None:
         ("run: {steps: [", "not valid YAML"),
         ("- just\n- a list", "expected keys and values, got list"),
         ("run: 3", "'run' is a group of options and must hold keys and values, got 3"),
+        ("run: {steps: }", "run.steps: expected a whole number, got null"),
         ("run: {steps: few}", "run.steps: expected a whole number, got 'few'"),
     ],
 )

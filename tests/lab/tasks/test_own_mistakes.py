@@ -41,7 +41,7 @@ MISTAKES = {
     "model is a class": (LINEAR, "return torch.nn.Linear", ":3: model() must return a torch.nn.Module, got a type"),
     "too few batches": (
         "while True", "for _ in range(7)",
-        ":5: batches() ended after 7 batches and the run has 12 updates: repeat them, or set run.steps",
+        ":5: batches() ended after 7 batches and the run has 12 updates: repeat them, or make fewer",
     ),
     "exception in batches": (DRAW, "yield torch.randn(16, '4')", ":7: in batches at update 1: TypeError"),
     "no validation": (VALIDATION, "return []", ":10: validation() gave no batch: it needs one or more"),

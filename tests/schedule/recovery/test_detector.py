@@ -140,6 +140,10 @@ def test_losses_that_are_not_finite() -> None:
     assert alarms(losses) == [303]
 
 
+def test_losses_too_large_to_square_count_as_not_finite() -> None:
+    assert alarms([*np.exp(-T[:100] / 50), 1e160, 1e200, 1e300]) == [101]
+
+
 def test_the_first_losses_may_be_broken() -> None:
     assert alarms([math.nan, 1.0, math.nan, math.inf]) == [3]
 

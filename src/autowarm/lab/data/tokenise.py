@@ -127,7 +127,7 @@ def documents(folder: Path) -> Any:
     import datasets
 
     files = [str(path) for path in files_in(folder)]
-    return datasets.IterableDataset.from_generator(_documents_in, gen_kwargs={"files": files})
+    return datasets.IterableDataset.from_generator(_documents_in, gen_kwargs={"files": files, "alone": len(files) == 1})
 
 
 def contents(folder: Path) -> str:
@@ -136,9 +136,9 @@ def contents(folder: Path) -> str:
     return f"{len(sizes)} of {sum(sizes.values())} bytes, {sha256(repr(sizes).encode())[:8]}"
 
 
-def _documents_in(files: list[str]) -> Iterator[dict[str, str]]:
+def _documents_in(files: list[str], alone: bool) -> Iterator[dict[str, str]]:
     for name in files:
-        yield from ({"text": text} for text in texts_of(Path(name), alone=len(files) == 1))
+        yield from ({"text": text} for text in texts_of(Path(name), alone))
 
 
 def make_shards(

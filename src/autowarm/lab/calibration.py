@@ -66,8 +66,7 @@ def calibration(config: CalibrateConfig) -> Calibration:
     """Calibrate as `AdaptiveWarmup` would at its first loss."""
     matrices = None
     if (kappa := config.kappa) is None:
-        # Nothing is allocated.
-        bare = [nn.Parameter(torch.empty(shape, device="meta")) for shape in read_shapes(config.shapes)]
+        bare = [nn.Parameter(torch.empty(shape, device="meta")) for shape in read_shapes(config.shapes)]  # no memory
         kappa = total_kappa(bare, config.geometry or OPTIMIZERS[config.optimizer].norm)
         matrices = len(bare), sum(p.numel() for p in bare)
     first = float(config.first_loss or 0.0)

@@ -42,6 +42,7 @@ def run(argv: list[str]) -> int:
     config = parse(argv, RunConfig, "train", about, shown=_SHOWN, also=also, defaults=usual, own=key)
     if own is not None:
         own.check_optimizers({config.optimizer.name: config.optimizer.options}, "optimizer.name")
+        config = dataclasses.replace(config, task=own.key)  # whatever a config file says of it
     schedule = config.schedule
     for name, kinds in FOLLOWED.items():
         if schedule.kind not in kinds and getattr(schedule, name) != getattr(ScheduleConfig(), name):

@@ -137,9 +137,9 @@ def test_a_command_on_a_page_is_understood(
         status = getattr(stopped, "code", 0)
     assert status in (0, None), capsys.readouterr().err
     if words[1] == "figure" and words[2] != "all" and not words[2].startswith("-"):
-        from autowarm.lab.paper.experiments import known
+        from autowarm.lab.paper.experiments import GALLERY
 
-        known(words[2])
+        assert words[2] in GALLERY
 
 
 @each("page", PAGES)

@@ -58,13 +58,13 @@ def test_what_the_page_says_of_forms() -> None:
     seeds = shapes.finished(rows)
     ramp, linear = (shapes.over_settings(rows, arm, seeds) for arm in (shapes.RAMP, shapes.LINEAR))
     assert (
-        f"Over {ramp.count} settings and {len(seeds)} seeds, a ramp as long as the default's warm-up costs "
+        f"Over {len(ramp.values)} settings and {len(seeds)} seeds, a ramp as long as the default's warm-up costs "
         f"{-ramp.mean:.2f} ± {ramp.stderr:.2f}% of the progress less than η(Δ), most of it at hot rates; but nobody "
         f"knows that length before the run. A rate linear in the gap costs {-linear.mean:.2f} ± {linear.stderr:.2f}% "
         "less."
     ) in said("how-it-works.md")
     hot = shapes.over_settings(rows, shapes.RAMP, seeds, [3.0])
-    assert hot.count * hot.mean < 0.5 * ramp.count * ramp.mean
+    assert sum(hot.values) < 0.5 * sum(ramp.values)
     tuned = shapes.over_settings(rows, shapes.LINEAR, seeds, [1.0])
     assert all(
         one.mean > -2 * one.stderr for one in (linear, tuned)

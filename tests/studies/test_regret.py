@@ -116,7 +116,7 @@ def test_every_setting_is_judged() -> None:
     found = judged(DOCS / "data", "warm-up")
     assert len({one.setting.cell for one in found}) == len(found) > 40
     assert all(one.regrets.keys() >= {"linear 0", "linear 0.1", DEFAULT} for one in found)
-    assert all(one.behind.count == len(SEEDS.test) for one in found if one.behind is not None)
+    assert all(len(one.behind.values) == len(SEEDS.test) for one in found if one.behind is not None)
     assert min(one.regrets[one.best] for one in found) == max(one.regrets[one.best] for one in found) == 0.0
 
 

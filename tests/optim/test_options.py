@@ -59,6 +59,8 @@ def test_what_others_write_into_a_group_is_no_option(cls: type[LMO]) -> None:
     opt = cls([{"params": [matrix()], **written}], lr=0.1)
     assert opt.param_groups[0].items() >= written.items()
     opt.add_param_group(opt.param_groups[0] | {"params": [matrix()]})  # nor what has no effect, if a group has it
+    opt.param_groups[0]["lookahead_step"] = 0  # of the wrapper of that name
+    opt.step()
 
 
 @each("use", [True, False])

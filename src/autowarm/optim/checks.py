@@ -23,7 +23,7 @@ LABELS = {
     "swa_lr", "max_momentum", "base_momentum", "foreach", "fused",
 }  # fmt: skip
 # What options are called elsewhere, or what to do instead.
-_ELSEWHERE = {
+ELSEWHERE = {
     "wd": "weight_decay", "kind": "algorithm", "beta": "momentum", "ns_steps": "steps", "adjust_lr_fn": "radius",
     "adam_betas": "adamw_betas", "adam_eps": "adamw_eps", "lr_mult": "give the group its own lr",
     "lr_ratio": "give the group its own lr", "use_muon": "it is for Muon's groups",
@@ -34,10 +34,10 @@ _ELSEWHERE = {
 
 def instead_of(name: str, known: Iterable[str], others: Mapping[str, str]) -> str:
     """What to do about an unknown option, given those that are known, and what others say of theirs."""
-    same = _ELSEWHERE.get(name, name)
+    same = ELSEWHERE.get(name, name)
     if same in known:
         return f"use {same}"
-    if " " in (what := others.get(same) or _ELSEWHERE.get(same, same)):
+    if " " in (what := others.get(same) or ELSEWHERE.get(same, same)):
         return what
     close = get_close_matches(name, known, n=1)
     return f"did you mean {close[0]}?" if close else f"it takes {', '.join(sorted(known))}"

@@ -16,6 +16,7 @@ from ..devices import check_member, is_capturing
 from ..geometry import Geometry, GeometryName, resolve
 from ..modes import in_normal_mode
 from .checks import (
+    ELSEWHERE,
     LABELS,
     called,
     check_capture,
@@ -330,21 +331,25 @@ class LMO(Watched, Saved):
         lr, known = group["lr"], {}
         if isinstance(lr, Tensor) and lr.numel() == 1:  # whose value nobody reads: the host would wait
             known = {"lr": 0.0, "capturable": False}
-        whose, rule = f"{type(self).__name__}: {called(place, self.param_groups)}: ", self._settled.get(id(group), ())
+        whose, was = f"{type(self).__name__}: {called(place, self.param_groups)}: ", self._settled.get(id(group), ())
         self._settle(group, whose, **known)
-        before = dict(zip(self.defaults, rule, strict=False)).get("algorithm", now := group.get("algorithm"))
+        before = dict(zip(self.defaults, was, strict=False)).get("algorithm", now := group.get("algorithm"))
         if before != now:
             raise ValueError(f"{whose}algorithm was {before!r}, and its state is of that: make a new optimizer")
         self._note(group)
 
     def _note(self, group: dict[str, Any]) -> None:
+        """Remember a group's options, which have been checked."""
         lr, *others = map(group.__getitem__, self.defaults)
         self._settled[id(group)] = [type(lr), *others, len(group)]
 
     def _settle(self, group: dict[str, Any], whose: str = "", **known: Any) -> None:
         """Bring a group's options to their usual form; ValueError if one is unknown or out of range."""
         names = self.defaults.keys() - self._not_of_a_group.keys()
-        for name in group.keys() - names - LABELS:
+        odd = group.keys() - names - LABELS
+        if whose:  # later, wrappers such as Lookahead keep there what is theirs
+            odd &= {*ELSEWHERE, *self._not_of_a_group}
+        for name in odd:
             if name not in self.defaults or repr(group[name]) != repr(self.defaults[name]):
                 instead = instead_of(name, names, self._not_of_a_group)
                 raise ValueError(f"{whose}a group of {type(self).__name__} has no {name}: {instead}")
@@ -362,10 +367,13 @@ class LMO(Watched, Saved):
                     return True
         return False
 
-    def _options(self) -> str:
-        """What ranks must have alike, beside their tensors."""
-        options = [[group[name] for name in self.defaults if name != "lr"] for group in self.param_groups]
-        return repr((options, self._outliers.limit, self._skipped.most))
+    def _options(self) -> list[str]:
+        """What ranks must have alike of each tensor, beside its shape."""
+        found: list[str] = []
+        for group in self.param_groups:
+            options = [group[name] for name in self.defaults if name != "lr"]
+            found += [repr((options, self._outliers.limit, self._skipped.most))] * len(group["params"])
+        return found
 
     def _collect_and_agree(self) -> tuple[list[Update], bool | Tensor, Sequence[Tensor]]:
         """`_collect`, and `Agreement.reach` with the ranks that share tensors; they are told if this one cannot."""

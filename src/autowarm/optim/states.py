@@ -28,9 +28,10 @@ def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Map
     found = state_dict if isinstance(state_dict, Mapping) else {}
     usual = all(isinstance(found.get(name), kind) for name, kind in parts.items())
     if not usual or not all(isinstance(group, Mapping) and "params" in group for group in found["param_groups"]):
-        got = sorted(map(str, found)) or type(state_dict).__name__
+        got: Any = sorted(map(str, found)) or type(state_dict).__name__
         if parts.keys() <= found.keys():
-            got = f"{ ({name: type(found[name]).__name__ for name in parts}) }, of which groups have params"
+            kinds = {name: type(found[name]).__name__ for name in parts}
+            got = f"{kinds}, of which groups have params"
         raise ValueError(
             f"this is not an optimizer's state: {who} needs a dictionary with state and param_groups, got {got}"
         )

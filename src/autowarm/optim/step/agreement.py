@@ -52,8 +52,8 @@ class Agreement:
         self._copy: HostCopy | None = None
         self._failed = False
 
-    def begin(self, who: str, groups: Sequence[Mapping[str, Any]], options: Callable[[], str]) -> None:
-        """Note whose tensors these are, and what tells their options; must be called before each `reach`."""
+    def begin(self, who: str, groups: Sequence[Mapping[str, Any]], options: Callable[[], list[str]]) -> None:
+        """Note whose tensors these are, and what tells the options of each; must be called before each `reach`."""
         params = [p for group in groups for p in group["params"]]
         self._who, self._groups, self._options = who, groups, options
         if len(params) != len(self._params) or any(p is not q for p, q in zip(params, self._params, strict=True)):
@@ -172,12 +172,12 @@ class _Exchange:
     """Messages among some ranks."""
 
     def __init__(
-        self, ranks: Any, places: list[int], params: list[Tensor], options: str, done: Callable[[], str]
+        self, ranks: Any, places: list[int], params: list[Tensor], options: list[str], done: Callable[[], str]
     ) -> None:
         self._done, self._places = done, places  # which of the optimizer's tensors they share
         self.ranks, self.mesh = ranks, getattr(params[places[0]], "device_mesh", ranks)
         self._device = collective_device(ranks, params[places[0]].device)
-        self._tensors = _checksum([*_shapes(params[i] for i in places), options])
+        self._tensors = _checksum([*_shapes(params[i] for i in places), *(options[i] for i in places)])
         self._codes: list[Any] = []
         self._sums = torch.empty(0)  # of the tensors and of these codes
         self.apart = torch.zeros(2, dtype=torch.int64)  # whether the latest message's tensors and codes differed

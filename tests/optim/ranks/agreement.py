@@ -183,6 +183,12 @@ def other_options_or_a_group_of_one_rank_alone_are_an_error_on_every_rank(mesh: 
         give(model, 0)
         said = error_of(optimizer.step)
         yield (option, said), "ranks have different tensors or options" in said
+    for scale in (1.0, 1.01):
+        model = net()
+        optimizer = COPIES["muon"](model, ranks)
+        give(model, 0, lambda p, g: g * scale if last_of(ranks) else g)  # noqa: B023
+        said = error_of(optimizer.step)
+        yield ("sizes", scale, said), ("gradients of different sizes" in said) == (scale > 1)
     for on_all in (False, True):
         model, more = net(), nn.Parameter(torch.ones(4, 4))
         optimizer = COPIES["muon"](model, ranks)

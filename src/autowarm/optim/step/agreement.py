@@ -12,12 +12,15 @@ they are in the first, reads it at once. If it differs from the others, it raise
 others then wait for those on the device, and raise in their next step unless their host waits for the device before:
 then the backend's timeout ends them.
 
+Before the first update, copies also compare the sizes of their gradients, which nobody may have averaged.
+
 Ranks that share some tensors with one group and some with another pass on what they learn, see `_turns`.
 
 Not covered on an accelerator: a gradient that must be redistributed (`dtensors.placed`) and is missing on some ranks
 only.
 """
 
+import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
@@ -109,12 +112,26 @@ class Agreement:
         if wait and read(failed)[0]:
             self._failed = not on_host
             raise self._difference(codes)
+        if wait and self.steps == 0 and not read(bad)[0]:
+            self._compare(squares)
         if self._apart is None or self._copy is None:
             return not read(bad)[0], squares
         self._apart.copy_(failed)
         if not capturing:
             self._copy.send()
         return (bad + self._apart).reshape(()) == 0, squares
+
+    def _compare(self, squares: Sequence[Tensor]) -> None:
+        """Raise RuntimeError if copies have gradients of other sizes: they will not stay equal."""
+        if [exchange.ranks for exchange in self._exchanges] != [self._process_group]:
+            return  # there are shards, of which each rank has its own
+        size = round(1024 * math.log2(math.fsum(x for (x,) in map(read, (x.reshape(1) for x in squares))) or 1.0))
+        most, least = self._exchanges[0].greatest([size, -size])
+        if most + least > 1:  # a thousandth, and no rounding
+            raise RuntimeError(
+                f"{self._who}: ranks have gradients of different sizes, so no rank makes this update. With "
+                "process_group all train copies of one model: wrap it in DistributedDataParallel, or average gradients"
+            )
 
     def total(self, squares: Sequence[Tensor]) -> Sequence[Tensor]:
         """Add up the parts of Σg² over the ranks, in place: a tensor counts as often as there are copies of it."""

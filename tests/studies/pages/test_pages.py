@@ -15,9 +15,8 @@ from studies import shapes
 from studies.cells import DEFAULT, title
 from studies.pages import insurance, which_rate, write
 from studies.pages.figures import EXAMPLE, averaged, first_figure, shapes_figure
-from studies.pages.tables import lengths_table, settings_table
 from studies.pages.write import texts, with_tables, write_pages
-from studies.regret import Judged, judged
+from studies.regret import judged
 from studies.rows import PlannedRow, Rows
 
 ROOT = Path(__file__).parents[3]
@@ -28,11 +27,6 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 @pytest.fixture(scope="module")
 def stored() -> dict[str, str]:
     return texts(DATA)
-
-
-@pytest.fixture(scope="module")
-def found() -> list[Judged]:
-    return [*judged(DATA, "warm-up"), *judged(DATA, "horizon")]
 
 
 def test_the_published_tables_are_those_of_the_stored_rows(stored: dict[str, str]) -> None:
@@ -128,13 +122,6 @@ def test_the_picture_of_forms_shows_the_means_of_its_table() -> None:
     lines = list(csv.DictReader(io.StringIO(shapes.shapes_table(rows))))[:3]
     table = [float(line[name].split()[0]) for line in lines for name in shapes.ARMS.values()]
     assert bars == pytest.approx(table, abs=0.006)
-
-
-def test_a_table_by_length_has_every_setting_once(found: list[Judged]) -> None:
-    lines = list(csv.DictReader(io.StringIO(lengths_table(found))))
-    assert sum(int(line["settings"]) for line in lines) == len(found)
-    assert [int(line["T"].replace(",", "")) for line in lines] == sorted({one.setting.cell.steps for one in found})
-    assert settings_table(found).count("\n") == len(found) + 1
 
 
 def test_the_first_figure_shows_what_ended_stored_runs() -> None:

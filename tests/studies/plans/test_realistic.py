@@ -4,11 +4,10 @@ from contextlib import suppress
 
 from autowarm.lab.config import LabError
 from studies.plans import lag, realistic
-from studies.plans.warm_up import missing
 from studies.rows import PlannedRow, Rows
 from studies.runs import run_of
 
-from ..conftest import row_of, stored
+from ..conftest import row_of, stored, whole
 
 
 def made(planned: PlannedRow) -> dict[str, object]:
@@ -20,9 +19,8 @@ def made(planned: PlannedRow) -> dict[str, object]:
 
 
 def test_each_length_is_tested_at_the_rate_that_is_best_for_it() -> None:
-    rows, stages = Rows(), realistic.STAGES
-    while left := missing(rows, stages):
-        rows = Rows([*rows, *map(made, left)])
+    stages = realistic.STAGES
+    rows, _ = whole(stages, made)
     for optimizer in realistic.OPTIMIZERS:
         for steps in (4_000, 16_000):
             assert realistic.best_rate(rows, optimizer, steps, "linear 0") == realistic.RATES[optimizer][2]

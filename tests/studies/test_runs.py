@@ -2,7 +2,6 @@
 
 import pickle
 import statistics
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,13 +51,12 @@ def test_algorithm_1_gets_its_target_and_an_unknown_schedule_is_refused() -> Non
         run_of(planned("zigzag"))
 
 
-def test_watching_for_spikes_changes_no_run() -> None:
+def test_watching_for_spikes_changes_no_run(tmp_path: Path) -> None:
     watched = planned("default")
     plain = replace(run_of(watched), schedule=ScheduleConfig("adaptive"))
     losses = [loss for _, loss in curve_of(watched)]
     seen: list[float] = []
-    with tempfile.TemporaryDirectory() as folder:
-        train(plain, Path(folder), lambda progress: seen.append(progress.loss), own=StudyTask("mlp"))
+    train(plain, tmp_path, lambda progress: seen.append(progress.loss), own=StudyTask("mlp"))
     assert seen == losses
 
 

@@ -1,17 +1,12 @@
-"""Studies of one form: each stage follows from the rows of those before it."""
+"""Every study: each stage follows from the rows of those before it."""
 
 import pytest
 
-from studies.plans import horizon, transfer, unseen
+from studies.plans import STUDIES, horizon
 from studies.rows import PlannedRow
 from studies.runs import run_of
 
 from ..conftest import row_of, whole
-
-STUDIES = {
-    "horizon": horizon.STAGES, "fine-tuning": transfer.FINE_TUNING_STAGES, "fresh": transfer.FRESH_STAGES,
-    "unseen": unseen.STAGES,
-}  # fmt: skip
 
 
 def made(planned: PlannedRow) -> dict[str, object]:

@@ -17,8 +17,6 @@ from studies.rows import Cell, PlannedRow, Rows, append
 
 from .conftest import row_of, said, stored
 
-ROOT = Path(__file__).parents[2]
-
 
 def made_up(run: PlannedRow) -> dict[str, Any]:
     """A loss by the schedule and the rate, with nothing random in it."""
@@ -56,13 +54,13 @@ def test_a_study_runs_to_its_end_seed_by_seed_and_goes_on(
 
 
 def test_the_stored_runs_of_forms_are_planned() -> None:
-    rows = Rows.load(ROOT / shapes.ROWS)
+    rows = stored("shapes")
     assert {PlannedRow.of(row) for row in rows} <= {*shapes.plan(rows)}
     assert shapes.finished(rows)
 
 
 def test_what_the_page_says_of_forms() -> None:
-    rows = Rows.load(ROOT / shapes.ROWS)
+    rows = stored("shapes")
     seeds = shapes.finished(rows)
     ramp, linear = (shapes.over_settings(rows, arm, seeds) for arm in (shapes.RAMP, shapes.LINEAR))
     assert (
@@ -104,7 +102,7 @@ def test_a_momentum_is_warmed_up_in_its_own_runs_alone() -> None:
 
 
 def test_what_the_page_says_of_the_momentum() -> None:
-    gain = momentum.gains(Rows.load(ROOT / momentum.ROWS))
+    gain = momentum.gains(stored("momentum"))
     assert f"gained {gain.mean:.2f} ± {gain.stderr:.2f}% of the progress, within the noise" in said("optimizers.md")
     assert abs(gain.mean) < 2 * gain.stderr  # the rule, written before the runs
 

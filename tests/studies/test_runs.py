@@ -17,7 +17,8 @@ from studies.rows import Cell, PlannedRow, Rows
 from studies.runs import curve_of, make, row_of, run_of
 from studies.tasks import StudyTask
 
-STORED = Path(__file__).parents[2] / "docs" / "data" / "studies" / "warm-up.jsonl"
+from .conftest import stored
+
 MLP = Cell("mlp", "signsgd", 20, 0.01)
 
 
@@ -88,7 +89,7 @@ KINDS = [
 @pytest.mark.long
 @pytest.mark.parametrize("cell", KINDS, ids=lambda cell: cell.name)
 def test_a_setting_made_again_agrees_with_its_stored_run(cell: Cell, tmp_path: Path) -> None:
-    rows = Rows.load(STORED)
+    rows = stored("warm-up")
     schedule = HAND_SET[3] if cell.optimizer == "adamw" else "default"
     noise = statistics.stdev(rows.losses("cells", cell, "default").values())
     result = train(run_of(PlannedRow("cells", cell, schedule, 0)), tmp_path, own=StudyTask(cell.task))

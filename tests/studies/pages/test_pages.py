@@ -12,12 +12,11 @@ import pytest
 
 from autowarm.lab.config import LabError
 from studies import shapes
-from studies.cells import DEFAULT, title
+from studies.cells import title
 from studies.pages import insurance, which_rate, write
 from studies.pages.figures import EXAMPLE, averaged, first_figure, shapes_figure
 from studies.pages.write import texts, with_tables, write_pages
-from studies.regret import judged
-from studies.rows import PlannedRow, Rows
+from studies.rows import Rows
 
 ROOT = Path(__file__).parents[3]
 DATA = ROOT / "docs" / "data"
@@ -58,16 +57,6 @@ def test_pages_and_figures_are_written_together(
         assert (tmp_path / "docs" / "data" / "tables" / f"{name}.csv").read_text(encoding="utf-8") == table
     for name in ("insurance.png", "shapes.png", "first.png", "recovery.png", "which-rate.png"):
         assert (tmp_path / "docs" / "figures" / name).stat().st_size > 10_000
-
-
-def test_a_setting_counts_once_the_default_has_been_run_on_the_seeds_that_choose(tmp_path: Path) -> None:
-    (tmp_path / "studies").mkdir()
-    every, without = judged(DATA, "warm-up"), judged(DATA, "warm-up")[0].setting.cell
-    for name in ("warm-up", "rule"):
-        rows = Rows.load(DATA / "studies" / f"{name}.jsonl")
-        drop = PlannedRow("cells", without, DEFAULT, 0)
-        Rows(row for row in rows if PlannedRow.of(row) != drop).save(tmp_path / "studies" / f"{name}.jsonl")
-    assert [one.setting.cell for one in judged(tmp_path, "warm-up")] == [one.setting.cell for one in every[1:]]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

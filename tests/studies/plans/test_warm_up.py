@@ -1,6 +1,5 @@
 """The stages build on each other, plan each run once, and keep the seeds that choose from those that judge."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,19 +10,17 @@ from studies.plans.warm_up import STAGES, missing
 from studies.rows import PlannedRow, Rows
 from studies.tasks import TASKS
 
-from ..conftest import made_up, whole
-
-STORED = Path(__file__).parents[3] / "docs" / "data" / "studies" / "warm-up.jsonl"
+from ..conftest import made_up, stored, whole
 
 
 def test_the_stored_runs_are_those_that_the_stages_plan_each_once() -> None:
-    stored, every = Rows.load(STORED), set()
+    rows, every = stored("warm-up"), set()
     for stage in STAGES.values():
-        planned = stage(stored)
+        planned = stage(rows)
         assert len(planned) == len(set(planned)) > 0
         assert {run.cell.task for run in planned} <= set(TASKS) == set(FAMILIES)
         every |= set(planned)
-    assert every == {*map(PlannedRow.of, stored)}
+    assert every == {*map(PlannedRow.of, rows)}
 
 
 def test_no_stage_but_the_first_two_can_be_planned_without_the_ones_before(study: Rows) -> None:

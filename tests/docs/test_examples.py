@@ -16,8 +16,6 @@ SAYS = {"smoothness": "K2"}
 SHORTER = {"smoothness": ["300"], "own_task_nanogpt": ["10"], "own_task_finetune": ["10"]}  # updates
 ON_RANKS = EXAMPLES / "fsdp2.py"
 COMPARISONS = sorted(EXAMPLES.glob("own_task_*.py"))  # on worker processes
-
-
 ALONE = sorted({*EXAMPLES.glob("*.py")} - {ON_RANKS, *COMPARISONS})
 
 

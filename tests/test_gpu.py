@@ -16,23 +16,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
+from autowarm import AdaptiveWarmup, Lion, Muon
 from autowarm.losses import AT_ONCE, LATE
 from autowarm.orthogonalize import nuclear_norm, orthogonalize, spectral_norm
 from autowarm.schedule import core
+from tests.optim.makers import OURS
 from tests.schedule.recovery.recovery_runs import Run, lost, quiet
 
 GPU = torch.cuda.is_available()
 on_each_device = pytest.mark.parametrize("device", ["cpu", *(["cuda"] if GPU else [])])
 needs_a_gpu = pytest.mark.skipif(not GPU, reason="captures CUDA graphs: needs a GPU")
 
-OPTIMIZERS: dict[str, Callable] = {
-    "muon": Muon.from_model,
-    "lion": Lion.from_model,
-    "signsgd": SignSGD.from_model,
-    "normsgd": NormSGD.from_model,
-    "rows": lambda model, **options: LMO.from_model(model, geometry="rows", **options),
-}
+OPTIMIZERS = {name: make for name, make in OURS.items() if name != "lmo"}
 with_each_optimizer = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 
 

@@ -21,6 +21,7 @@ from autowarm.lab.config import CompareConfig, DataConfig, LabError, ModelConfig
 from autowarm.lab.config.build import parse, read_yaml
 from autowarm.lab.training.loop import train
 from tests.cases import each
+from tests.lab.helpers import CELL, row
 
 SOURCE = Path(autowarm.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -165,13 +166,8 @@ def poisoned(value: Any) -> Any:
 
 
 def test_every_value_in_the_report_is_escaped() -> None:
-    cell = {"task": "t", "model": "m", "optimizer": "muon", "batch_size": 4, "steps": 100, "lr": 0.01, "name": "n"}
-    rows = [
-        {"id": f"{kind}{seed}", "cell": cell, "optimizer": "muon", "schedule": kind, "warmup_steps": 9, "seed": seed,
-         "train_loss": 2.0, "val_loss": 2.0, "metric": {}, "switched_at": 9, "diverged": False, "seconds": 1.0,
-         "tokens_per_second": 10.0, "warnings": ["w"]}
-        for kind in ("linear", "adaptive") for seed in (0, 1)
-    ]  # fmt: skip
+    more = {"cell": CELL | {"name": "n"}, "switched_at": 9, "warnings": ["w"]}
+    rows = [row(kind, 9, seed, 2.0, **more) for kind in ("linear", "adaptive") for seed in (0, 1)]
     document: dict[str, Any] = poisoned(
         {"config": dataclasses.asdict(CompareConfig()), "corpus": {"name": "t", "sha256": "0" * 64, "tokens": 9},
          "runs": rows, "failed": {"run": "why"}}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
@@ -38,13 +38,9 @@ def adam(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=2e-3)
 
 
-class Adapters(nn.Module):
-    """Of rank 3: one of two ranks has two rows of the first factor, the other one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.ParameterList(torch.randn(3, 64) for _ in range(4))
-        self.second = nn.ParameterList(torch.zeros(96, 3) for _ in range(4))
+def adapters(rank: int) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [w for _ in range(4) for w in (torch.randn(rank, 64), torch.zeros(96, rank))]
 
 
 def verdicts(rank: int, alone: nn.Module) -> dict[str, Verdict]:
@@ -55,7 +51,9 @@ def verdicts(rank: int, alone: nn.Module) -> dict[str, Verdict]:
     found["stages"] = detect([alone[0].weight] if rank else [alone[2].weight, alone[4].weight])
     found["one rank has nothing"] = detect([] if rank else alone.parameters())
     gains = nn.Sequential(*(nn.LayerNorm(64) for _ in range(2)), *(nn.Linear(64, 64) for _ in range(3)))
-    for what, model in (("new", new), ("trained", alone), ("gains", gains), ("adapters", Adapters())):
+    # Of adapters of rank 3, one of two ranks has two rows of the first factor, the other one.
+    factors = nn.ParameterList(adapters(3))
+    for what, model in (("new", new), ("trained", alone), ("gains", gains), ("adapters", factors)):
         found[f"shards, {what}"] = detect(torch.optim.SGD(fully_shard(model, mesh=mesh).parameters(), lr=0.1))
     return found
 

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from autowarm import Lion, Muon, NormSGD, SignSGD
 from autowarm.pretrained import Verdict, detect
-from tests.pretrained.pretrained_ranks import taught
+from tests.pretrained.pretrained_ranks import adapters, taught
 from tests.programs import results
 
 SHAPES = [(64, 64), (192, 64), (64, 256), (16, 512), (1500, 40), (32, 16, 3, 3), (128, 1, 3, 3), (4, 48, 96)]
@@ -117,11 +117,6 @@ def test_untouched_gains_outvote_the_matrices():
     assert detect([*structured(), 1 + 1e-3 * torch.randn(64).sign()]).evidence == "gains"  # after one update
     for vector in (torch.zeros(64), torch.linspace(-1, 1, 64), torch.ones(4), torch.ones(64).int()):  # no gains
         assert detect([*structured(), vector]).evidence == "matrices"
-
-
-def adapters(rank: int, *, layers: int = 4, out: int = 96) -> list[Tensor]:
-    torch.manual_seed(0)
-    return [w for _ in range(layers) for w in (torch.randn(rank, 64), torch.zeros(out, rank))]
 
 
 @pytest.mark.parametrize("rank", [1, 4, 15])

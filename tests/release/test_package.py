@@ -5,6 +5,7 @@ import pydoc
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,16 +13,7 @@ import pytest
 import autowarm
 
 
-def in_fresh_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def test_every_public_name_is_there() -> None:
-    for name in autowarm.__all__:
-        assert getattr(autowarm, name).__name__ == name
-        assert name in dir(autowarm)
+def test_a_name_that_is_not_there_is_named() -> None:
     with pytest.raises(AttributeError, match="module 'autowarm' has no attribute 'AdaptiveWormup'"):
         autowarm.AdaptiveWormup  # noqa: B018
 
@@ -33,13 +25,13 @@ def test_a_room_has_what_it_lists(name: str) -> None:
 
 
 @pytest.mark.long
-def test_the_package_lists_its_names_and_rooms_and_has_them() -> None:
+def test_the_package_lists_its_names_and_rooms_and_has_them(python_without: Callable[..., str]) -> None:
     code = """
 import autowarm
 print(*dir(autowarm))
 print(autowarm.geometry.Spectral.__name__, autowarm.schedule.calibrate.__name__, autowarm.lab.__name__)
 """
-    listed, reached = in_fresh_python(code).splitlines()
+    listed, reached = python_without([], code).splitlines()
     names = listed.split()
     assert set(autowarm.__all__) < set(names)
     assert all(name[0].islower() or name in autowarm.__all__ for name in names if name != "__version__")
@@ -50,6 +42,7 @@ print(autowarm.geometry.Spectral.__name__, autowarm.schedule.calibrate.__name__,
 @pytest.mark.parametrize("name", sorted(autowarm.__all__))
 def test_help_tells_what_it_is_without_the_address_of_an_object(name: str) -> None:
     value = getattr(autowarm, name)
+    assert value.__name__ == name
     text = pydoc.render_doc(value, renderer=pydoc.plaintext)
     assert value.__doc__.splitlines()[0] in text
     assert " at 0x" not in text
@@ -80,41 +73,24 @@ def test_mypy_sees_a_misspelt_name(tmp_path: Path) -> None:
     assert [lines[number - 1] for number in wrong] == lines[-4:], done.stdout + done.stderr
 
 
-def test_the_package_alone_does_not_import_torch() -> None:
-    assert in_fresh_python("import sys, autowarm; print('torch' in sys.modules)") == "False"
+def test_the_package_alone_does_not_import_torch(python_without: Callable[..., str]) -> None:
+    assert python_without([], "import sys, autowarm; print('torch' in sys.modules)") == "False"
 
 
 CORE_ALONE = """
-import sys, torch, numpy
-before = {name.partition(".")[0] for name in sys.modules}
+import sys
 from autowarm import *
 import autowarm.geometry, autowarm.orthogonalize, autowarm.schedule, autowarm.optim, autowarm.theory
 import autowarm.logs, autowarm.smoothness
-third = {name.partition(".")[0] for name in sys.modules} - before - set(sys.stdlib_module_names) - {"autowarm"}
-# Lazily loaded parts of torch itself bring in what they find installed; none of it is ours.
-print(sorted(third & {"transformers", "tokenizers", "jsonargparse", "rich", "matplotlib", "jinja2", "yaml", "scipy",
-                      "lightning", "pytorch_lightning", "accelerate", "tensorboard"}))
-print(sorted({"autowarm.lab", "autowarm.integrations"} & set(sys.modules)))
+print(sorted({"autowarm.lab", "autowarm.integrations", "transformers", "tokenizers", "jsonargparse", "rich", "scipy",
+              "matplotlib", "jinja2", "yaml", "lightning", "pytorch_lightning", "accelerate", "tensorboard"}
+             & set(sys.modules)))
 import autowarm.lab.execution.engine  # what a command has at work while its workers make the runs
 print(sorted({"autowarm.lab.training.loop", "torch.distributed.checkpoint", "transformers", "scipy.stats"}
              & set(sys.modules)))
-for trainer in ("transformers", "lightning", "accelerate"):
-    for name in (trainer, "pytorch_lightning"):
-        sys.modules[name] = None  # as if it were not installed
-    try:
-        __import__(f"autowarm.integrations.{trainer}")
-    except ImportError as problem:
-        print(problem)
 """
 
 
 @pytest.mark.long
-def test_the_core_goes_alone_the_engine_is_light_and_a_plug_in_without_its_trainer_says_what_to_install() -> None:
-    third, own, slow, *messages = in_fresh_python(CORE_ALONE).splitlines()
-    assert (third, own, slow) == ("[]", "[]", "[]")
-    assert messages == [
-        "this plug-in needs transformers 5 or later: pip install -U 'autowarm[transformers]' (import of transformers "
-        "halted; None in sys.modules)",
-        "this plug-in needs lightning: pip install 'autowarm[lightning]'",
-        "this plug-in needs accelerate: pip install 'autowarm[accelerate]'",
-    ]
+def test_the_core_goes_alone_and_the_engine_is_light(python_without: Callable[..., str]) -> None:
+    assert python_without([], CORE_ALONE).splitlines() == ["[]", "[]"]

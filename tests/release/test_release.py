@@ -113,10 +113,10 @@ def test_links_to_files_become_absolute_or_words(given: str, with_repository: st
 
 
 @pytest.mark.long
-def test_the_core_runs_from_the_wheel_without_the_extras_and_the_command_says_what_to_install(installed: Path) -> None:
+def test_the_core_runs_from_the_wheel_without_the_extras_and_the_rest_says_what_to_install(installed: Path) -> None:
     code = f"""
 import sys
-for name in {sorted(_EXTRA)}:
+for name in {sorted(_EXTRA | {"lightning", "pytorch_lightning", "accelerate"})}:
     sys.modules[name] = None  # is reported by name, as a missing one is
 import torch, autowarm
 from autowarm import AdaptiveWarmup, Muon
@@ -130,16 +130,27 @@ for _ in range(10):
     sched.step(loss)
     opt.zero_grad()
 import autowarm.smoothness, autowarm.theory, autowarm.geometry
-print(autowarm.__file__, sched.phase, any(name.startswith("autowarm.lab") for name in sys.modules))
+print(autowarm.__file__, sched.phase, any(name.startswith("autowarm.lab") for name in sys.modules), sep="\\n")
+for trainer in ("transformers", "lightning", "accelerate"):
+    try:
+        __import__(f"autowarm.integrations.{{trainer}}")
+    except ImportError as problem:
+        print(problem)
 from autowarm.__main__ import main
 sys.argv = ["autowarm", "compare"]
 sys.exit(main())
 """
     done = run(installed, "-c", code)
     assert done.returncode == 2, done.stderr
-    home, phase, lab = done.stdout.split()
+    home, phase, lab, *messages = done.stdout.splitlines()
     assert Path(home).is_relative_to(installed)
     assert (phase, lab) == ("decay", "False")
+    assert messages == [
+        "this plug-in needs transformers 5 or later: pip install -U 'autowarm[transformers]' (import of transformers "
+        "halted; None in sys.modules)",
+        "this plug-in needs lightning: pip install 'autowarm[lightning]'",
+        "this plug-in needs accelerate: pip install 'autowarm[accelerate]'",
+    ]
     assert "pip install 'autowarm[lab]'" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -4,7 +4,7 @@ And fewer of the texts that a fine-tuned model learns first.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from autowarm.lab.config import DataConfig
 from studies.cells import DEFAULT, PAPER, TUNING_SEED
-from studies.plans.warm_up import STAGES
+from studies.plans.warm_up import STAGES, Stage, missing
 from studies.rows import PlannedRow, Rows
 from studies.tasks import finetuning
 from tests.lab.conftest import jobs_here as jobs_here
@@ -58,17 +58,16 @@ def row_of(run: PlannedRow, loss: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def finished() -> Callable[..., Rows]:
-    """Makes every planned run, stage by stage, as the engine does; given the rows that are there already."""
-
-    def finish(rows: Rows | None = None, make: Callable[[PlannedRow], dict[str, Any]] = made_up) -> Rows:
-        rows = rows or Rows()
-        for stage in STAGES.values():
-            rows = Rows([*rows, *(make(run) for run in stage(rows) if run not in rows)])
-        return rows
-
-    return finish
+def whole(
+    stages: Mapping[str, Stage] = STAGES,
+    make: Callable[[PlannedRow], dict[str, Any]] = made_up,
+    rows: Rows | None = None,
+) -> tuple[Rows, int]:
+    """The rows of a whole study, beginning with those that are there, and in how many rounds they were planned."""
+    rows, rounds = rows or Rows(), 0
+    while left := missing(rows, stages):
+        rows, rounds = Rows([*rows, *map(make, left)]), rounds + 1
+    return rows, rounds
 
 
 @pytest.fixture
@@ -79,5 +78,5 @@ def few_documents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def study(finished: Callable[..., Rows]) -> Rows:
-    return finished()
+def study() -> Rows:
+    return whole()[0]

@@ -17,8 +17,6 @@ from studies.rows import Cell, PlannedRow, Rows, append
 
 from .conftest import row_of, said, stored
 
-ROOT = Path(__file__).parents[2]
-
 
 def made_up(run: PlannedRow) -> dict[str, Any]:
     """A loss by the schedule and the rate, with nothing random in it."""
@@ -27,34 +25,42 @@ def made_up(run: PlannedRow) -> dict[str, Any]:
     return row_of(run, loss) | {"first_loss": 3.0 + run.seed / 1000, "warmup_steps": 100 + run.seed}
 
 
-def test_the_study_of_forms_runs_to_its_end_seed_by_seed_and_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("study", "first", "count", "schedules", "last"),
+    [
+        (shapes, shapes.plan(Rows())[0], 144, {DEFAULT, "gap-linear", "tenth 0.121", "linear 0.1"},
+         "all,12,+1.00 ± 0.00,-0.50 ± 0.00,+10.00 ± 0.00"),
+        (momentum, momentum.plan()[0], 24, {DEFAULT, "momentum"}, "all,,,,-10.00 ± 0.00"),
+    ], ids=["shapes", "momentum"],
+)  # fmt: skip
+def test_a_study_runs_to_its_end_seed_by_seed_and_goes_on(
+    study: Any, first: PlannedRow, count: int, schedules: set[str], last: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     rows, made = tmp_path / "rows.jsonl", []
 
     def make(run: PlannedRow) -> dict[str, Any]:
         made.append(run)
         return made_up(run)
 
-    shapes.main([str(rows), "--list"])
+    study.main([str(rows), "--list"])
     assert not rows.exists()
-    append(rows, made_up(shapes.plan(Rows())[0]))
-    shapes.main([str(rows)], make)
-    assert len(made) == len(Rows.load(rows)) - 1 == 143
+    append(rows, made_up(first))
+    study.main([str(rows)], make)
+    assert len(made) == len(Rows.load(rows)) - 1 == count - 1
     assert [run.seed for run in made] == sorted(run.seed for run in made)
-    assert {run.schedule for run in made if run.seed == 21} == {DEFAULT, "gap-linear", "tenth 0.121", "linear 0.1"}
-    table = capsys.readouterr().out.strip().splitlines()
-    assert table[-1] == "all,12,+1.00 ± 0.00,-0.50 ± 0.00,+10.00 ± 0.00"
+    assert {run.schedule for run in made if run.seed == 21} == schedules
+    assert capsys.readouterr().out.strip().splitlines()[-1] == last
 
 
 def test_the_stored_runs_of_forms_are_planned() -> None:
-    rows = Rows.load(ROOT / shapes.ROWS)
+    rows = stored("shapes")
     assert {PlannedRow.of(row) for row in rows} <= {*shapes.plan(rows)}
     assert shapes.finished(rows)
 
 
 def test_what_the_page_says_of_forms() -> None:
-    rows = Rows.load(ROOT / shapes.ROWS)
+    rows = stored("shapes")
     seeds = shapes.finished(rows)
     ramp, linear = (shapes.over_settings(rows, arm, seeds) for arm in (shapes.RAMP, shapes.LINEAR))
     assert (
@@ -87,17 +93,6 @@ def test_a_form_is_used_in_its_own_runs_alone() -> None:
     assert rows[2]["warmup_steps"] == 18
 
 
-def test_the_study_of_the_momentum_runs_to_its_end_seed_by_seed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = tmp_path / "rows.jsonl"
-    append(rows, made_up(momentum.plan()[0]))
-    momentum.main([str(rows)], made_up)
-    assert {PlannedRow.of(row) for row in Rows.load(rows)} == {*momentum.plan()}
-    assert len(momentum.plan()) == 24
-    assert capsys.readouterr().out.strip().endswith("all,,,,-10.00 ± 0.00")
-
-
 def test_a_momentum_is_warmed_up_in_its_own_runs_alone() -> None:
     for cell in momentum.CELLS[:2]:
         short = PlannedRow(momentum.PART, replace(cell, task="mlp", steps=60), DEFAULT, 20)
@@ -107,7 +102,7 @@ def test_a_momentum_is_warmed_up_in_its_own_runs_alone() -> None:
 
 
 def test_what_the_page_says_of_the_momentum() -> None:
-    gain = momentum.gains(Rows.load(ROOT / momentum.ROWS))
+    gain = momentum.gains(stored("momentum"))
     assert f"gained {gain.mean:.2f} ± {gain.stderr:.2f}% of the progress, within the noise" in said("optimizers.md")
     assert abs(gain.mean) < 2 * gain.stderr  # the rule, written before the runs
 
@@ -128,14 +123,6 @@ def test_the_second_stage_chooses_by_its_short_runs_and_is_judged_by_whole_ones(
     assert search.chosen(made) == 0.009
     table = csv.DictReader(io.StringIO(second_stage.second_stage_table(made, [search])))
     assert [line["progress lost, mean %"] for line in table] == ["25.63", "2.24"]
-
-
-def test_every_stored_search_that_found_a_rate_is_planned() -> None:
-    found = second_stage.searches(ROOT / "docs" / "data")
-    planned = second_stage.plan(Rows(), found)
-    assert len(found) == 42
-    assert {run.cell.task for run in planned} == {search.task for search in found}
-    assert all(run.cell.steps >= 20 for run in planned)
 
 
 def test_limits_for_trained_weights_are_planned_in_every_setting() -> None:

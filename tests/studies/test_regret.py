@@ -13,8 +13,8 @@ from studies.cells import DEFAULT, SEEDS, Setting
 from studies.pages import insurance
 from studies.pages.tables import bed_table, main_settings
 from studies.plans import lag, realistic
-from studies.plans.realistic import FEWER, OPTIMIZERS, TEST_SEEDS, TUNING_SEED, best_rate
-from studies.regret import bed, judge, judged, mean_and_worst
+from studies.plans.realistic import OPTIMIZERS, TEST_SEEDS, TUNING_SEED
+from studies.regret import bed, judge, judged
 from studies.rows import Cell, PlannedRow, Rows
 from studies.statistics import Seeds
 from studies.tasks import TASKS
@@ -73,18 +73,6 @@ def test_a_missing_run_is_named_and_a_comparison_waits_for_all_seeds_of_the_test
     assert found.behind is None
 
 
-def test_other_constants_count_where_they_were_run() -> None:
-    others = rows_of({"share 0.31": (1.4, 1.4)})
-    found = judge(rows_of(LOSSES), SETTING, others)
-    assert found is not None
-    assert found.regrets["share 0.31"] == pytest.approx(10.0)
-
-
-def test_a_choice_that_is_missing_somewhere_has_no_mean() -> None:
-    assert mean_and_worst([0.5, None]) == ("–", "–")
-    assert mean_and_worst([0.5, 2.0]) == ("1.25", "2.0")
-
-
 def test_the_bed_has_no_optimizer_until_its_runs_are_made() -> None:
     rows = stored("realistic")
     assert set(bed(rows, 4_000)) == {"muon", "lion", "adamw", "normsgd"}
@@ -97,27 +85,18 @@ def test_the_bed_has_no_optimizer_until_its_runs_are_made() -> None:
     assert all(line["lion"] == line["mean %"] == line["worst %"] == "–" != line["adamw"] for line in shown)
 
 
-def test_a_bed_on_the_tuning_seed_takes_each_lengths_best_rate() -> None:
-    rows = stored("realistic")
-    found = bed(rows, 16_000, [TUNING_SEED])
-    for optimizer in OPTIMIZERS:
-        losses = {}
-        for name in ("default", *FEWER):
-            cell = Cell("llama-bytes", optimizer, 16_000, best_rate(rows, optimizer, 16_000, name))
-            losses[name] = rows.losses("realistic", cell, name)[TUNING_SEED]
-        hand = min(losses[name] for name in FEWER)
-        assert {name for name in losses if losses[name] > hand} == {
-            name for name in losses if found[optimizer][name] > 0
-        }
-        assert sorted(losses, key=losses.__getitem__) == sorted(losses, key=found[optimizer].__getitem__)
-
-
 def test_every_setting_is_judged() -> None:
     found = judged(DOCS / "data", "warm-up")
     assert len({one.setting.cell for one in found}) == len(found) > 40
     assert all(one.regrets.keys() >= {"linear 0", "linear 0.1", DEFAULT} for one in found)
     assert all(len(one.behind.values) == len(SEEDS.test) for one in found if one.behind is not None)
     assert min(one.regrets[one.best] for one in found) == max(one.regrets[one.best] for one in found) == 0.0
+
+
+def test_seeds_that_chose_do_not_judge() -> None:
+    for choice, test in (((0, 1), (1, 2)), ((), (1,)), ((0,), ())):
+        with pytest.raises(ValueError, match=r"must not judge|at least one seed"):
+            Seeds(choice, test)
 
 
 # What the pages say

@@ -2,7 +2,6 @@
 
 import pickle
 import statistics
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from studies.rows import Cell, PlannedRow, Rows
 from studies.runs import curve_of, make, row_of, run_of
 from studies.tasks import StudyTask
 
-STORED = Path(__file__).parents[2] / "docs" / "data" / "studies" / "warm-up.jsonl"
+from .conftest import stored
+
 MLP = Cell("mlp", "signsgd", 20, 0.01)
 
 
@@ -52,13 +52,12 @@ def test_algorithm_1_gets_its_target_and_an_unknown_schedule_is_refused() -> Non
         run_of(planned("zigzag"))
 
 
-def test_watching_for_spikes_changes_no_run() -> None:
+def test_watching_for_spikes_changes_no_run(tmp_path: Path) -> None:
     watched = planned("default")
     plain = replace(run_of(watched), schedule=ScheduleConfig("adaptive"))
     losses = [loss for _, loss in curve_of(watched)]
     seen: list[float] = []
-    with tempfile.TemporaryDirectory() as folder:
-        train(plain, Path(folder), lambda progress: seen.append(progress.loss), own=StudyTask("mlp"))
+    train(plain, tmp_path, lambda progress: seen.append(progress.loss), own=StudyTask("mlp"))
     assert seen == losses
 
 
@@ -90,7 +89,7 @@ KINDS = [
 @pytest.mark.long
 @pytest.mark.parametrize("cell", KINDS, ids=lambda cell: cell.name)
 def test_a_setting_made_again_agrees_with_its_stored_run(cell: Cell, tmp_path: Path) -> None:
-    rows = Rows.load(STORED)
+    rows = stored("warm-up")
     schedule = HAND_SET[3] if cell.optimizer == "adamw" else "default"
     noise = statistics.stdev(rows.losses("cells", cell, "default").values())
     result = train(run_of(PlannedRow("cells", cell, schedule, 0)), tmp_path, own=StudyTask(cell.task))

@@ -12,13 +12,11 @@ import pytest
 
 from autowarm.lab.config import LabError
 from studies import shapes
-from studies.cells import DEFAULT, title
+from studies.cells import title
 from studies.pages import insurance, which_rate, write
 from studies.pages.figures import EXAMPLE, averaged, first_figure, shapes_figure
-from studies.pages.tables import lengths_table, settings_table
 from studies.pages.write import texts, with_tables, write_pages
-from studies.regret import Judged, judged
-from studies.rows import PlannedRow, Rows
+from studies.rows import Rows
 
 ROOT = Path(__file__).parents[3]
 DATA = ROOT / "docs" / "data"
@@ -28,11 +26,6 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 @pytest.fixture(scope="module")
 def stored() -> dict[str, str]:
     return texts(DATA)
-
-
-@pytest.fixture(scope="module")
-def found() -> list[Judged]:
-    return [*judged(DATA, "warm-up"), *judged(DATA, "horizon")]
 
 
 def test_the_published_tables_are_those_of_the_stored_rows(stored: dict[str, str]) -> None:
@@ -64,16 +57,6 @@ def test_pages_and_figures_are_written_together(
         assert (tmp_path / "docs" / "data" / "tables" / f"{name}.csv").read_text(encoding="utf-8") == table
     for name in ("insurance.png", "shapes.png", "first.png", "recovery.png", "which-rate.png"):
         assert (tmp_path / "docs" / "figures" / name).stat().st_size > 10_000
-
-
-def test_a_setting_counts_once_the_default_has_been_run_on_the_seeds_that_choose(tmp_path: Path) -> None:
-    (tmp_path / "studies").mkdir()
-    every, without = judged(DATA, "warm-up"), judged(DATA, "warm-up")[0].setting.cell
-    for name in ("warm-up", "rule"):
-        rows = Rows.load(DATA / "studies" / f"{name}.jsonl")
-        drop = PlannedRow("cells", without, DEFAULT, 0)
-        Rows(row for row in rows if PlannedRow.of(row) != drop).save(tmp_path / "studies" / f"{name}.jsonl")
-    assert [one.setting.cell for one in judged(tmp_path, "warm-up")] == [one.setting.cell for one in every[1:]]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -128,13 +111,6 @@ def test_the_picture_of_forms_shows_the_means_of_its_table() -> None:
     lines = list(csv.DictReader(io.StringIO(shapes.shapes_table(rows))))[:3]
     table = [float(line[name].split()[0]) for line in lines for name in shapes.ARMS.values()]
     assert bars == pytest.approx(table, abs=0.006)
-
-
-def test_a_table_by_length_has_every_setting_once(found: list[Judged]) -> None:
-    lines = list(csv.DictReader(io.StringIO(lengths_table(found))))
-    assert sum(int(line["settings"]) for line in lines) == len(found)
-    assert [int(line["T"].replace(",", "")) for line in lines] == sorted({one.setting.cell.steps for one in found})
-    assert settings_table(found).count("\n") == len(found) + 1
 
 
 def test_the_first_figure_shows_what_ended_stored_runs() -> None:

@@ -1,20 +1,12 @@
-"""Studies of one form: each stage follows from the rows of those before it."""
-
-from collections.abc import Mapping
+"""Every study: each stage follows from the rows of those before it."""
 
 import pytest
 
-from studies.plans import horizon, transfer, unseen
-from studies.plans.warm_up import Stage, missing
-from studies.rows import PlannedRow, Rows
+from studies.plans import STUDIES, horizon
+from studies.rows import PlannedRow
 from studies.runs import run_of
 
-from ..conftest import row_of
-
-STUDIES = {
-    "horizon": horizon.STAGES, "fine-tuning": transfer.FINE_TUNING_STAGES, "fresh": transfer.FRESH_STAGES,
-    "unseen": unseen.STAGES,
-}  # fmt: skip
+from ..conftest import row_of, whole
 
 
 def made(planned: PlannedRow) -> dict[str, object]:
@@ -22,18 +14,10 @@ def made(planned: PlannedRow) -> dict[str, object]:
     return row_of(planned, 3.0 + abs(planned.cell.lr - 0.0101) + (planned.schedule != "tenth 0.1"))
 
 
-def whole(stages: Mapping[str, Stage]) -> tuple[Rows, int]:
-    """The rows of a whole study, and in how many rounds they were planned."""
-    rows, rounds = Rows(), 0
-    while left := missing(rows, stages):
-        rows, rounds = Rows([*rows, *map(made, left)]), rounds + 1
-    return rows, rounds
-
-
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_stages_are_planned_in_their_order_and_end(name: str) -> None:
     stages = STUDIES[name]
-    rows, rounds = whole(stages)
+    rows, rounds = whole(stages, made)
     assert rounds == len(stages)
     planned = {run for stage in stages.values() for run in stage(rows)}
     assert planned == {PlannedRow.of(row) for row in rows}
@@ -42,7 +26,7 @@ def test_the_stages_are_planned_in_their_order_and_end(name: str) -> None:
 
 
 def test_rates_starts_and_targets_follow_from_the_rows() -> None:
-    rows, _ = whole(horizon.STAGES)
+    rows, _ = whole(horizon.STAGES, made)
     assert {cell.lr for cell in horizon.SHORT.cells(rows)} == {0.01}
     tried = {run.cell.lr for run in horizon.LONG.tuning(rows) if run.cell.optimizer == "muon"}
     assert tried == {0.003, 0.01, 0.03}

@@ -1,7 +1,5 @@
 """The stages build on each other, plan each run once, and keep the seeds that choose from those that judge."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,19 +10,17 @@ from studies.plans.warm_up import STAGES, missing
 from studies.rows import PlannedRow, Rows
 from studies.tasks import TASKS
 
-from ..conftest import made_up
-
-STORED = Path(__file__).parents[3] / "docs" / "data" / "studies" / "warm-up.jsonl"
+from ..conftest import made_up, stored, whole
 
 
 def test_the_stored_runs_are_those_that_the_stages_plan_each_once() -> None:
-    stored, every = Rows.load(STORED), set()
+    rows, every = stored("warm-up"), set()
     for stage in STAGES.values():
-        planned = stage(stored)
+        planned = stage(rows)
         assert len(planned) == len(set(planned)) > 0
         assert {run.cell.task for run in planned} <= set(TASKS) == set(FAMILIES)
         every |= set(planned)
-    assert every == {*map(PlannedRow.of, stored)}
+    assert every == {*map(PlannedRow.of, rows)}
 
 
 def test_no_stage_but_the_first_two_can_be_planned_without_the_ones_before(study: Rows) -> None:
@@ -37,9 +33,7 @@ def test_no_stage_but_the_first_two_can_be_planned_without_the_ones_before(study
     assert missing(tuned) == STAGES["hand"](tuned)
 
 
-def test_algorithm_1_is_told_a_target_below_the_best_loss_and_left_out_where_all_diverged(
-    finished: Callable[..., Rows], study: Rows
-) -> None:
+def test_algorithm_1_is_told_a_target_below_the_best_loss_and_left_out_where_all_diverged(study: Rows) -> None:
     for run in STAGES["paper"](study):
         losses = [study.losses("cells", run.cell, schedule) for schedule in HAND_SET]
         assert run.target_loss == pytest.approx(0.95 * min((x[0] + x[1]) / 2 for x in losses))
@@ -48,20 +42,15 @@ def test_algorithm_1_is_told_a_target_below_the_best_loss_and_left_out_where_all
     def make(run: PlannedRow) -> dict[str, Any]:
         return {**made_up(run), "diverged": run.cell == lost and run.schedule in HAND_SET and run.seed < 10}
 
-    told = STAGES["paper"](finished(make=make))
+    told = STAGES["paper"](whole(make=make)[0])
     assert {run.cell for run in told} == set(cells(study)) - {lost}
 
 
-def test_a_stage_that_was_interrupted_goes_on(finished: Callable[..., Rows], study: Rows) -> None:
+def test_a_stage_that_was_interrupted_goes_on(study: Rows) -> None:
     """Wherever that was: the stages so far can be planned, and the end is the same."""
     every = list(study)
     for made in (2800, 3600, len(every) - 1):  # in "compare", between a cell's runs of "paper", before the last run
         planned = [run for stage in STAGES.values() for run in stage(study)][:made]
         some = Rows(study[run] for run in planned)
         assert missing(some)
-        assert list(finished(some)) == every
-
-
-def test_what_is_missing_is_named(study: Rows) -> None:
-    gone = STAGES["peers"](study)[7]
-    assert missing(Rows(row for row in study if PlannedRow.of(row) != gone)) == [gone]
+        assert list(whole(rows=some)[0]) == every

@@ -218,6 +218,13 @@ SWITCHES = dict.fromkeys(("capturable", "maximize", "warn_unused"), CLASSES)
 SWITCHES |= {"nesterov": (Muon, NormSGD, SignSGD, LMO), "adamw_eps_hat": (Muon,)}
 
 
+def test_groups_that_are_loaded_again_and_again_keep_their_rules() -> None:
+    opt = Muon([{"params": [matrix()], "algorithm": one} for one in ("muon", "adamw", "adamw")], 0.1)
+    for _ in range(50):  # after some, a new group is where one of another rule was
+        opt.step()
+        opt.load_state_dict(opt.state_dict())
+
+
 @each(("name", "classes"), SWITCHES.items())
 def test_a_switch_is_on_or_off(name: str, classes: tuple[type[LMO], ...]) -> None:
     for make in classes:

@@ -410,6 +410,7 @@ class LMO(Watched, Saved):
         if not hasattr(self, "_agreement"):  # a copy, and not the optimizer itself, which loads a state here, too
             self._prepare()
             self.__dict__.setdefault("_outliers", Outliers(None))
+        self._settled.clear()  # the groups are new dicts, which may be where earlier ones were
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)  # a state saved before this option existed

@@ -1,6 +1,7 @@
 """The step that all our optimizers share: a geometry and a momentum turn it into Muon, Lion, signSGD or normSGD."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from operator import is_not
@@ -372,7 +373,9 @@ class LMO(Watched, Saved):
         found: list[str] = []
         for group in self.param_groups:
             options = [group[name] for name in self.defaults if name != "lr"]
-            found += [repr((options, self._outliers.limit, self._skipped.most))] * len(group["params"])
+            said = repr((options, self._outliers.limit, self._skipped.most))
+            # Whatever one's own geometry holds may be elsewhere on each rank.
+            found += [re.sub(r" at 0x\w+|, device='\S+'", "", said)] * len(group["params"])
         return found
 
     def _collect_and_agree(self) -> tuple[list[Update], bool | Tensor, Sequence[Tensor]]:

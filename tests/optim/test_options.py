@@ -59,8 +59,12 @@ def test_what_others_write_into_a_group_is_no_option(cls: type[LMO]) -> None:
     opt = cls([{"params": [matrix()], **written}], lr=0.1)
     assert opt.param_groups[0].items() >= written.items()
     opt.add_param_group(opt.param_groups[0] | {"params": [matrix()]})  # nor what has no effect, if a group has it
-    opt.param_groups[0]["lookahead_step"] = 0  # of the wrapper of that name
+    theirs = {"lookahead_step": 0, "count": torch.ones(1), "counts": [np.zeros(1)]}  # of wrappers
+    opt.param_groups[0].update(theirs)
     opt.step()
+    for group in (opt.param_groups[0], opt.state_dict()["param_groups"][0]):
+        assert all(group[name] is one for name, one in theirs.items() if name != "counts")
+        assert type(group["counts"][0]) is np.ndarray
 
 
 @each("use", [True, False])

@@ -1,7 +1,7 @@
 """Checks of an optimizer's options, tensors and gradients, and their error messages."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
@@ -156,21 +156,22 @@ def _unsupported(x: Tensor) -> str | None:
     return f"complex ({x.dtype})" if x.is_complex() else None
 
 
-def plain_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
+def plain_numbers(options: Mapping[str, Any], ours: Container[str]) -> dict[str, Any]:
     """Convert NumPy's numbers to Python's, because a state with the former does not load with ``weights_only=True``.
 
-    So do those in tensors, but for rates, for kernels take no other; and fractions and decimals.
+    So do fractions, decimals and, under our options' names, numbers in arrays and tensors, but for rates in tensors:
+    kernels take no others. What others keep in a group stays the object that they know.
     """
 
-    def plain(x: Any) -> Any:
-        if isinstance(x, tuple | list):
-            return type(x)(map(plain, x))
-        if isinstance(x, np.generic | np.ndarray | Tensor):
-            return x.item() if math.prod(x.shape) == 1 else x
+    def plain(name: str, x: Any) -> Any:
+        if isinstance(x, tuple | list) and name != "params":
+            return type(x)(plain(name, one) for one in x)
+        held = isinstance(x, np.ndarray) or (isinstance(x, Tensor) and not name.endswith("lr"))
+        if isinstance(x, np.generic) or (held and name in ours and math.prod(x.shape) == 1):
+            return x.item()
         return float(x) if isinstance(x, Fraction | Decimal) else x
 
-    kept = {name for name, x in options.items() if name == "params" or (name.endswith("lr") and isinstance(x, Tensor))}
-    return {name: x if name in kept else plain(x) for name, x in options.items()}
+    return {name: plain(name, x) for name, x in options.items()}
 
 
 def name_like_others(group: dict[str, Any], others: Sequence[Mapping[str, Any]]) -> None:

@@ -197,7 +197,7 @@ class LMO(Watched, Saved):
         self._skipped = SkippedUpdates(defaults.pop("max_nonfinite"))
         self._outliers = Outliers(defaults.pop("skip_outliers"))
         check_options(defaults, self._ends, self._choices, of_group=False)
-        super().__init__(params, plain_numbers(defaults))
+        super().__init__(params, plain_numbers(defaults, defaults))
 
     @classmethod
     def from_model(
@@ -354,7 +354,7 @@ class LMO(Watched, Saved):
             if name not in self.defaults or repr(group[name]) != repr(self.defaults[name]):
                 instead = instead_of(name, names, self._not_of_a_group)
                 raise ValueError(f"{whose}a group of {type(self).__name__} has no {name}: {instead}")
-        group.update(plain_numbers(group))
+        group.update(plain_numbers(group, names))
         self._check_group({**self.defaults, **group, **known}, whose)
         group["geometry"] = resolve(group.get("geometry", self.defaults["geometry"]))
 

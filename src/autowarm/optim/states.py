@@ -172,7 +172,7 @@ class Saved(Optimizer):
         for group in state["param_groups"]:
             kept = sum(any(name in state["state"].get(i, ()) for name in self._keeps(group)) for i in group["params"])
             group |= {"geometry": repr(group["geometry"]), "optimizer": self._kind, "kept": kept}
-            group.update(plain_numbers(group))
+            group.update(plain_numbers(group, ()))
         if self._outliers.seen is not None:
             state["param_groups"][0]["gradient_norms"] = self._outliers.seen.clone()
 

@@ -263,9 +263,6 @@ API = {
     "theory.decay_only_rate(1.0, K, 1.0, 0.0)": "gap0 must be positive",
     "theory.theorem_2_rate(1.0, K, 0.0)": "weight_decay must be positive",
     "theory.weight_decay_limit(-1.0, 1.0)": "never negative",
-    "theory.polyak_rate(-1.0, 1.0)": "never negative",
-    "theory.warmup_only_rate(-1.0, K)": "never negative",
-    "theory.polyak_rate(np.array([1.0, 1.0]), np.array([1.0, 0.0]))": "gradient is 0",
     **{f"theory.CompositeProblem(**{{'geometry': geometry.Frobenius(), 'x_star': w.double()}} | {given})": words for given, words in {
         "{'x_star': w}": "float64", "{'geometry': geometry.Spectral('original')}": "numeric radius",
         "{'geometry': 'sign'}": "Frobenius, Sign or Spectral", "{'scale': 0.0}": "scale > 0",

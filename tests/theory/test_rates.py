@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from autowarm.theory import (
     Smoothness,
     decay_only_rate,
-    polyak_rate,
     theorem_1_bound,
     theorem_1_rate,
     theorem_2_bound,
@@ -16,7 +15,6 @@ from autowarm.theory import (
     theorem_3_bound,
     theorem_3_rate,
     theorem_3_uniform_bound,
-    warmup_only_rate,
     weight_decay_limit,
 )
 
@@ -94,26 +92,3 @@ def test_weight_decay_limit():
     assert weight_decay_limit(0.0, 0.0) == math.inf
     assert weight_decay_limit(1e-9, 0.0, K) == K.lambda_max
     assert weight_decay_limit(3.0, 5.0, K) == 0.2
-
-
-# Earlier rates
-
-
-@given(gap=positive, norm=positive)
-def test_warm_up_only_minimises_the_descent_inequality(gap, norm):
-    assert least(lambda eta: -norm * eta + K(gap) / 2 * eta**2, warmup_only_rate(gap, K, norm))
-
-
-def test_golden_values_of_the_earlier_rates():
-    gaps = np.array([0.0, 1.0, 2.0])
-    np.testing.assert_allclose(warmup_only_rate(gaps, Smoothness(3, 1, 2, 5), 3.0), [3, 3 / 8, 3 / 45], rtol=1e-15)
-    np.testing.assert_allclose(polyak_rate(gaps, np.array([0.0, 4.0, 0.5])), [0, 0.25, 4], rtol=1e-15)
-    assert polyak_rate(0.0, 0.0) == 0.0
-
-
-def test_warm_up_only_where_nothing_curves():
-    flat = Smoothness(2, 0, 0, 1)
-    assert warmup_only_rate(0.0, flat, 0.0) == 0.0  # at the minimum
-    assert warmup_only_rate(0.0, flat) == np.inf
-    assert warmup_only_rate(np.array([0.0, 2.0]), flat).tolist() == [np.inf, 0.25]
-    assert np.isnan(warmup_only_rate(1.0, flat, np.nan))

@@ -1,4 +1,3 @@
-import dataclasses
 import math
 
 import numpy as np
@@ -21,14 +20,11 @@ from autowarm.theory import (
     decay_only_rate,
     descend,
     largest_smoothness_ratio,
-    polyak_rate,
     regression_family,
     smoothness_ratio,
-    theorem_1_bound,
     theorem_1_rate,
     theorem_2_rate,
     theorem_3_rate,
-    warmup_only_rate,
     weight_decay_limit,
 )
 from tests.cases import each
@@ -81,31 +77,6 @@ def test_theorem_2(f, gap, seed, share, sharp):
 def test_theorem_3(family, share, seed):
     x0 = family.point(share * domain_radius(family), generator(seed))
     check_theorem_3(*(run_theorem_3(family, x0, seed + path) for path in range(3)))
-
-
-@settings(max_examples=25)
-@given(f=problems(), gap=gaps, seed=seeds)
-def test_warm_up_only(f, gap, seed):
-    x0 = f.point(gap, generator(seed))
-    run = descend(f, x0, lambda gap, norm: warmup_only_rate(gap, f.K, norm), STEPS, gradient_norm=True)
-    gradient_norms = run.rates * run.curvatures[:-1]
-    promised = run.gaps[:-1] - gradient_norms**2 / (2 * run.curvatures[:-1])
-    assert np.all(run.gaps[1:] <= promised + 1e-12 * run.gaps[0])
-    assert np.all(run.gaps[1:] <= theorem_1_bound(run.curvatures[:-1], run.D) * (1 + 1e-9))
-    assert np.all(np.diff(1 / run.curvatures) >= 0)  # the step size only rises
-    # Theorem 1's rate has Δ/D for the gradient's norm.
-    assert np.all(theorem_1_rate(run.gaps[:-1], f.K, run.D) <= run.rates * (1 + 1e-9))
-
-
-@settings(max_examples=25)
-@given(f=problems(), gap=gaps, seed=seeds)
-def test_polyak(f, gap, seed):
-    f = dataclasses.replace(f, geometry=Frobenius())
-    run = descend(f, f.point(gap, generator(seed)), polyak_rate, STEPS, gradient_norm=True)
-    squares = run.distances**2
-    assert np.all(squares[1:] <= squares[:-1] - run.rates**2 + 1e-9 * squares[0])
-    least = np.minimum.accumulate(run.gaps[:-1])
-    assert np.all(least <= 2 * run.D**2 / np.cumsum(1 / run.curvatures[:-1]) * (1 + 1e-9))
 
 
 def test_a_run_from_the_minimum_stays_there_and_breaks_no_claim():

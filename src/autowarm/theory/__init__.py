@@ -17,7 +17,6 @@ from .problems import EXPONENTIAL, LINEAR, CompositeProblem, Outer, barrier, cat
 from .protocols import Family, Function, Problem
 from .rates import (
     decay_only_rate,
-    polyak_rate,
     theorem_1_bound,
     theorem_1_rate,
     theorem_2_bound,
@@ -25,7 +24,6 @@ from .rates import (
     theorem_3_bound,
     theorem_3_rate,
     theorem_3_uniform_bound,
-    warmup_only_rate,
     weight_decay_limit,
 )
 from .runs import Run, descend
@@ -40,7 +38,7 @@ from .verify import (
 __all__ = [
     "EXPONENTIAL", "LINEAR", "ClaimViolated", "CompositeProblem", "Family", "FiniteSum", "Function", "Outer",
     "Problem", "Run", "Smoothness", "barrier", "catalogue", "check_decay_only", "check_theorem_1", "check_theorem_2",
-    "check_theorem_3", "decay_only_rate", "descend", "largest_smoothness_ratio", "polyak_rate",
+    "check_theorem_3", "decay_only_rate", "descend", "largest_smoothness_ratio",
     "regression_family", "smoothness_ratio", "theorem_1_bound", "theorem_1_rate", "theorem_2_bound", "theorem_2_rate",
-    "theorem_3_bound", "theorem_3_rate", "theorem_3_uniform_bound", "warmup_only_rate", "weight_decay_limit"
+    "theorem_3_bound", "theorem_3_rate", "theorem_3_uniform_bound", "weight_decay_limit"
 ]  # fmt: skip

@@ -12,15 +12,12 @@ decay-only     Δ/(D·K(Δ⁰))            Δ^T ≤ 2D²·K(Δ⁰)/T            
 Theorem 2      λΔ/(8·K(Δ))            Δ^T ≤ 16·ΣK/(λ²T²)                    (1 − λη)x + η·LMO(∇f)
  … sharp       λΔ/(4·K(Δ))            Δ^T ≤ 8·ΣK/(λ²T²)                     (1 − λη)x + η·LMO(∇f)
 Theorem 3      Δ_ξ/(D·K(Δ_ξ))         mean Δ_ξ ≤ D²·√(ΣK²)/T                x − η·∇f_ξ/‖∇f_ξ‖₂
-warm-up only   ‖∇f‖⋆/K(Δ)             Δ^T ≤ 2D²·ΣK/T²                       x + η·LMO(∇f)
-Polyak, ℓ2     Δ/‖∇f‖₂                min Δ ≤ 2D²/Σ(1/K)                    x + η·LMO(∇f)
 =============  =====================  ====================================  =======================
 
 D bounds ‖x^t − x*‖. The row "sharp" is ours, not the paper's. Its proof of Theorem 2 derives ⟨∇f(x^t), x* − x^t⟩ ≤ −Δ
 from smoothness and star-convexity together, which costs 2K·η²; its own Corollary "star_convex_gradient" gives the same
 inequality at no cost. The formulas hold for every ρ > 0 of Assumption 2. For ρ > 1 the theorems' rates warm up, and Δ/K
-peaks at `Smoothness.peak_gap` with `Smoothness.peak_rate`. The last two rows are earlier rates; they use the gradient's
-norm.
+peaks at `Smoothness.peak_gap` with `Smoothness.peak_rate`.
 """
 
 import math
@@ -204,68 +201,3 @@ def theorem_3_uniform_bound(K: Smoothness, D: float, largest_gap: float, steps: 
         2.5
     """
     return theorem_3_bound(np.full(steps, K(largest_gap)), D)
-
-
-def warmup_only_rate(gap: float | Array, K: Smoothness, gradient_norm: float | Array = 1.0) -> float | Array:
-    """Return η = ‖∇f‖⋆/K(Δ), the rate of gradient descent with step size 1/K(Δ), which only warms up.
-
-    K grows with the gap, so 1/K rises while the gap falls. Earlier work derives warm-up in this way, up to a constant
-    factor, for gradient descent in ℓ2: Alimisis, Islamov and Lucchi, "Why do we need warm-up? A theoretical
-    perspective" (arXiv 2510.03164), with K = K0 + K1Δ, and Liu et al. 2025 with K = K0 + KρΔ^ρ.
-
-    In any norm this rate minimises the descent inequality, Δ^{t+1} ≤ Δ − η‖∇f‖⋆ + K·η²/2 = Δ − ‖∇f‖⋆²/(2K). Theorem 1's
-    rate has Δ/D, a lower bound of the gradient's norm, in its place; so its bound Δ^T ≤ 2D²·ΣK/T² holds here too.
-
-    Args:
-        gap, K: as in `theorem_1_rate`.
-        gradient_norm: ‖∇f‖⋆. The default of 1 gives 1/K(Δ), which is what optimizers with steps of fixed length use
-            as their rate; K = Smoothness(1, 1/lr, (div − 1)/(lr·Δ⁰), 0) makes it lr/div at Δ⁰ and lr at f*.
-
-    Raises:
-        ValueError: a gap is negative.
-
-    Returns:
-        η in units of the norm; 0 where the gradient is 0, and else ∞ where K is 0, as at Δ = 0 if K0 = 0.
-
-    Example:
-        >>> from autowarm.theory import Smoothness, warmup_only_rate
-        >>> K = Smoothness(rho=1, K0=1, K1=0, K_rho=3)
-        >>> warmup_only_rate(1.0, K), warmup_only_rate(0.0, K), warmup_only_rate(1.0, K, gradient_norm=2.0)
-        (0.25, 1.0, 0.5)
-    """
-    norm, curvature = np.broadcast_arrays(np.asarray(gradient_norm, dtype=np.float64), np.asarray(K(gap)))
-    with np.errstate(divide="ignore"):
-        rate = np.divide(norm, curvature, out=np.zeros_like(norm), where=norm != 0)
-    return float(rate) if rate.ndim == 0 else rate
-
-
-def polyak_rate(gap: float | Array, gradient_norm: float | Array) -> float | Array:
-    """Return Polyak's rate η = Δ/‖∇f‖⋆, the length of his step Δ/‖∇f‖²·∇f (Polyak, "Gradient methods", 1963).
-
-    It is the distance at which the tangent reaches f*. In ℓ2 it brings x nearer to x* at every step, without any
-    smoothness: ⟨∇f, x − x*⟩ ≥ Δ gives ‖x^{t+1} − x*‖² ≤ ‖x^t − x*‖² − (Δ/‖∇f‖)². With ‖∇f‖² ≤ 2KΔ under Assumption 2,
-    ΣΔ/(2K) ≤ D², so the least gap of T steps is at most 2D²/Σ(1/K). The gap itself may rise. In other norms
-    neither is known: Polyak's argument needs the inner product.
-
-    Args:
-        gap: Δ = f(x) − f*. A stochastic version uses the drawn f_ξ for both (Loizou et al. 2021).
-        gradient_norm: ‖∇f‖⋆.
-
-    Returns:
-        η in units of the norm; 0 where the gap is 0, whatever the gradient.
-
-    Raises:
-        ValueError: a gap is negative, or it is positive where the gradient is 0.
-
-    Example:
-        >>> from autowarm.theory import polyak_rate
-        >>> polyak_rate(8.0, gradient_norm=4.0)  # f = x²/2 at x = 4: halfway to 0
-        2.0
-    """
-    gap, norm = np.broadcast_arrays(np.asarray(gap, dtype=np.float64), np.asarray(gradient_norm, dtype=np.float64))
-    if np.any(gap < 0):
-        raise ValueError(f"a gap f(x) − f* is never negative, got {np.min(gap)}: is f* a lower bound?")
-    if np.any((gap > 0) & ~(norm > 0)):
-        raise ValueError("the gap is positive where the gradient is 0: f is not star-convex, or f* is too low")
-    rate = np.divide(gap, norm, out=np.zeros_like(gap), where=gap > 0)
-    return float(rate) if rate.ndim == 0 else rate

@@ -46,23 +46,21 @@ class Run:
 def descend(
     problem: Problem | Family,
     x0: Tensor,
-    rate: Callable[..., float | Array],
+    rate: Callable[[float], float | Array],
     steps: int,
     *,
     weight_decay: float = 0.0,
     generator: torch.Generator | None = None,
-    gradient_norm: bool = False,
 ) -> Run:
     """Run x^{t+1} = (1 − λη)x^t + η·LMO(∇f(x^t)) with η = rate(Δ^t); on a `Family`, with the f_ξ drawn at t as f.
 
     Args:
         problem: the package's or your own (`Problem`, `Family`).
         x0: x⁰, inside the domain.
-        rate: the rate as a function of the gap, or of the gap and the gradient's norm if `gradient_norm`.
+        rate: the rate as a function of the gap.
         steps: T ≥ 1.
         weight_decay: λ ≥ 0.
         generator: random generator for the draws from a `Family`.
-        gradient_norm: call ``rate(Δ, ‖∇f‖⋆)``, for `polyak_rate` and `warmup_only_rate`.
 
     Raises:
         ValueError: steps < 1, or f(x⁰) is infinite.
@@ -98,7 +96,7 @@ def descend(
         if t == steps or not finite:
             break
         before = x, gradient
-        rates.append(float(rate(gap, float(geometry.dual(gradient))) if gradient_norm else rate(gap)))
+        rates.append(float(rate(gap)))
         x = (1 - weight_decay * rates[-1]) * x + rates[-1] * geometry.lmo(gradient)
     gaps, curvatures, norms, distances = np.array(states).T
     return Run(problem, gaps, curvatures, np.array(measured), np.array(rates), norms, distances, D, weight_decay, x)

@@ -38,9 +38,9 @@ def run_theorem_1(f, x0, steps=STEPS, factor=1.0):
     return descend(f, x0, lambda gap: factor * theorem_1_rate(gap, f.K, D), steps)
 
 
-def run_theorem_2(f, x0, steps=STEPS, factor=1.0, share=1.0, sharp=False):
+def run_theorem_2(f, x0, steps=STEPS, factor=1.0, share=1.0):
     lam = share * weight_decay_limit(float(f.geometry.norm(x0)), float(f.geometry.norm(f.x_star)))
-    rate = lambda gap: factor * theorem_2_rate(gap, f.K, lam, sharp=sharp)  # noqa: E731
+    rate = lambda gap: factor * theorem_2_rate(gap, f.K, lam)  # noqa: E731
     return descend(f, x0, rate, steps, weight_decay=lam)
 
 
@@ -65,10 +65,10 @@ def test_theorem_1_and_the_decay_only_schedule(f, gap, seed):
 
 
 @settings(max_examples=25)
-@given(f=problems(), gap=gaps, seed=seeds, share=st.floats(0.05, 1.0), sharp=st.booleans())
-def test_theorem_2(f, gap, seed, share, sharp):
-    run = run_theorem_2(f, f.point(gap, generator(seed)), share=share, sharp=sharp)
-    check_theorem_2(run, sharp=sharp)
+@given(f=problems(), gap=gaps, seed=seeds, share=st.floats(0.05, 1.0))
+def test_theorem_2(f, gap, seed, share):
+    run = run_theorem_2(f, f.point(gap, generator(seed)), share=share)
+    check_theorem_2(run)
     assert run.gaps[-1] < run.gaps[0]
 
 

@@ -10,13 +10,10 @@ entry T−1 bounds Δ^T.
 Theorem 1      Δ/(D·K(Δ))             Δ^T ≤ 2D²·ΣK/T²                       x + η·LMO(∇f)
 decay-only     Δ/(D·K(Δ⁰))            Δ^T ≤ 2D²·K(Δ⁰)/T                     x + η·LMO(∇f)
 Theorem 2      λΔ/(8·K(Δ))            Δ^T ≤ 16·ΣK/(λ²T²)                    (1 − λη)x + η·LMO(∇f)
- … sharp       λΔ/(4·K(Δ))            Δ^T ≤ 8·ΣK/(λ²T²)                     (1 − λη)x + η·LMO(∇f)
 Theorem 3      Δ_ξ/(D·K(Δ_ξ))         mean Δ_ξ ≤ D²·√(ΣK²)/T                x − η·∇f_ξ/‖∇f_ξ‖₂
 =============  =====================  ====================================  =======================
 
-D bounds ‖x^t − x*‖. The row "sharp" is ours, not the paper's. Its proof of Theorem 2 derives ⟨∇f(x^t), x* − x^t⟩ ≤ −Δ
-from smoothness and star-convexity together, which costs 2K·η²; its own Corollary "star_convex_gradient" gives the same
-inequality at no cost. The formulas hold for every ρ > 0 of Assumption 2. For ρ > 1 the theorems' rates warm up, and Δ/K
+D bounds ‖x^t − x*‖. The formulas hold for every ρ > 0 of Assumption 2. For ρ > 1 the theorems' rates warm up, and Δ/K
 peaks at `Smoothness.peak_gap` with `Smoothness.peak_rate`.
 """
 
@@ -106,7 +103,7 @@ def weight_decay_limit(norm_x0: float, norm_x_star: float, K: Smoothness | None 
     The paper needs λ_max to ensure λη ≤ 1, but this always holds. Proof: let z_s = x* + s(x − x*). Star-convexity gives
     f(z_s) ≤ f(x), so K(z_s) ≤ K(x), and the pair (z_s, x*) gives ‖∇f(z_s)‖⋆ ≤ K(x)·s·‖x − x*‖. Integrating
     ⟨∇f(z_s), x − x*⟩ over s gives **Δ ≤ K(x)·‖x − x*‖²/2**. If ‖x^t‖, ‖x*‖ ≤ 1/λ, then Δ/K ≤ 2/λ², so
-    λη = λ²Δ/(8K) ≤ 1/4 (≤ 1/2 for the sharp rate). Hence ‖x^{t+1}‖ ≤ 1/λ, and the claim follows by induction. The
+    λη = λ²Δ/(8K) ≤ 1/4. Hence ‖x^{t+1}‖ ≤ 1/λ, and the claim follows by induction. The
     difference matters: for constant K (K1 = Kρ = 0), λ_max is 0 and the theorem as printed allows no λ at all.
 
     Returns:
@@ -127,14 +124,15 @@ def weight_decay_limit(norm_x0: float, norm_x_star: float, K: Smoothness | None 
     return limit if K is None else min(limit, K.lambda_max)
 
 
-def theorem_2_rate(gap: float | Array, K: Smoothness, weight_decay: float, *, sharp: bool = False) -> float | Array:
-    """Return Theorem 2's rate η = λΔ/(8·K(Δ)) for the update with weight decay λ; twice that if `sharp`.
+def theorem_2_rate(gap: float | Array, K: Smoothness, weight_decay: float) -> float | Array:
+    """Return Theorem 2's rate η = λΔ/(8·K(Δ)) for the update with weight decay λ.
+
+    Twice this rate is valid, too. The paper's proof derives ⟨∇f(x^t), x* − x^t⟩ ≤ −Δ from smoothness and
+    star-convexity together, which costs 2K·η²; its own Corollary "star_convex_gradient" gives it at no cost, so
+    Δ^{t+1} ≤ Δ − ληΔ + 2Kη², whose minimum Δ − λ²Δ²/(8K) is at η = λΔ/(4K).
 
     Args:
         weight_decay: λ, positive and at most `weight_decay_limit`.
-        sharp: use λΔ/(4·K(Δ)) instead, from a sharper proof: Corollary "star_convex_gradient" gives
-            ⟨∇f(x^t), x^{t+1} − x^t⟩ ≤ −ληΔ, so Δ^{t+1} ≤ Δ − ληΔ + 2Kη². This rate minimises the right-hand side, to
-            Δ − λ²Δ²/(8K).
 
     Raises:
         ValueError: λ is not positive and finite, or a gap is negative.
@@ -145,11 +143,11 @@ def theorem_2_rate(gap: float | Array, K: Smoothness, weight_decay: float, *, sh
         0.03125
     """
     _require_positive(weight_decay=weight_decay)
-    return weight_decay * _per_curvature(gap, K) / (4 if sharp else 8)
+    return weight_decay * _per_curvature(gap, K) / 8
 
 
-def theorem_2_bound(curvatures: Array, weight_decay: float, *, sharp: bool = False) -> Array:
-    """Return Theorem 2's bound Δ^T ≤ 16·(K(x⁰) + … + K(x^{T−1}))/(λ²T²) for T = 1, …; half that if `sharp`.
+def theorem_2_bound(curvatures: Array, weight_decay: float) -> Array:
+    """Return Theorem 2's bound Δ^T ≤ 16·(K(x⁰) + … + K(x^{T−1}))/(λ²T²) for T = 1, ….
 
     Example:
         >>> import numpy as np
@@ -157,7 +155,7 @@ def theorem_2_bound(curvatures: Array, weight_decay: float, *, sharp: bool = Fal
         >>> theorem_2_bound(np.array([4.0, 2.0]), weight_decay=0.5).tolist()
         [256.0, 96.0]
     """
-    return (8 if sharp else 16) * np.cumsum(curvatures) / (weight_decay * _horizons(curvatures)) ** 2
+    return 16 * np.cumsum(curvatures) / (weight_decay * _horizons(curvatures)) ** 2
 
 
 def theorem_3_rate(gap: float | Array, K: Smoothness, D: float) -> float | Array:

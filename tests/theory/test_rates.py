@@ -13,7 +13,6 @@ from autowarm.theory import (
     theorem_2_bound,
     theorem_2_rate,
     theorem_3_bound,
-    theorem_3_rate,
     theorem_3_uniform_bound,
     weight_decay_limit,
 )
@@ -32,7 +31,6 @@ def least(upper_bound, rate):
 @given(gap=positive, D=positive)
 def test_theorem_1_rate_minimises_the_proofs_bound(gap, D):
     assert least(lambda eta: gap - gap / D * eta + K(gap) / 2 * eta**2, theorem_1_rate(gap, K, D))
-    assert theorem_3_rate(gap, K, D) == theorem_1_rate(gap, K, D)
 
 
 @given(gap=positive, lam=positive)

@@ -24,7 +24,6 @@ from autowarm.theory import (
     smoothness_ratio,
     theorem_1_rate,
     theorem_2_rate,
-    theorem_3_rate,
     weight_decay_limit,
 )
 from tests.cases import each
@@ -46,7 +45,7 @@ def run_theorem_2(f, x0, steps=STEPS, factor=1.0, share=1.0):
 
 def run_theorem_3(family, x0, seed, steps=STEPS, factor=1.0):
     D = family.radius(x0)
-    rate = lambda gap: factor * theorem_3_rate(gap, family.K, D)  # noqa: E731
+    rate = lambda gap: factor * theorem_1_rate(gap, family.K, D)  # noqa: E731
     return descend(family, x0, rate, steps, generator=generator(seed))
 
 
@@ -295,7 +294,7 @@ def test_constants_of_ones_own_are_searched():
 def test_theorem_3_on_a_family_of_ones_own():
     family = Lines()
     x0 = family.x_star + torch.tensor([3.0, 4.0], dtype=torch.float64)
-    rate = lambda gap: theorem_3_rate(gap, family.K, 5.0)  # noqa: E731
+    rate = lambda gap: theorem_1_rate(gap, family.K, 5.0)  # noqa: E731
     runs = [descend(family, x0, rate, 100, generator=generator(seed)) for seed in range(3)]
     check_theorem_3(*runs)
     assert len({run.gaps[0] for run in runs}) == 3

@@ -22,7 +22,6 @@ from .rates import (
     theorem_2_bound,
     theorem_2_rate,
     theorem_3_bound,
-    theorem_3_rate,
     theorem_3_uniform_bound,
     weight_decay_limit,
 )
@@ -40,5 +39,5 @@ __all__ = [
     "Problem", "Run", "Smoothness", "barrier", "catalogue", "check_decay_only", "check_theorem_1", "check_theorem_2",
     "check_theorem_3", "decay_only_rate", "descend", "largest_smoothness_ratio",
     "regression_family", "smoothness_ratio", "theorem_1_bound", "theorem_1_rate", "theorem_2_bound", "theorem_2_rate",
-    "theorem_3_bound", "theorem_3_rate", "theorem_3_uniform_bound", "weight_decay_limit"
+    "theorem_3_bound", "theorem_3_uniform_bound", "weight_decay_limit"
 ]  # fmt: skip

@@ -48,7 +48,8 @@ def theorem_1_rate(gap: float | Array, K: Smoothness, D: float) -> float | Array
         gap: Δ = f(x) − f*.
         K: the smoothness constants.
         D: a bound on ‖x^t − x*‖ in the geometry's norm. In the Euclidean norm ‖x⁰ − x*‖ is enough (Lemma
-            "boundedness"); otherwise take the radius of {f ≤ f(x⁰)}, which no iterate leaves.
+            "boundedness"); otherwise take the radius of {f ≤ f(x⁰)}, which no iterate leaves. Theorem 3's rate is the
+            same with the gap of the drawn f_ξ.
 
     Raises:
         ValueError: D is not positive and finite, or a gap is negative.
@@ -156,17 +157,6 @@ def theorem_2_bound(curvatures: Array, weight_decay: float) -> Array:
         [256.0, 96.0]
     """
     return 16 * np.cumsum(curvatures) / (weight_decay * _horizons(curvatures)) ** 2
-
-
-def theorem_3_rate(gap: float | Array, K: Smoothness, D: float) -> float | Array:
-    """Return Theorem 3's rate η = Δ_ξ/(D·K(Δ_ξ)): Theorem 1's, with the gap of the drawn f_ξ and D = ‖x⁰ − x*‖₂.
-
-    Example:
-        >>> from autowarm.theory import Smoothness, theorem_3_rate
-        >>> theorem_3_rate(1.0, Smoothness(rho=2, K0=1, K1=0, K_rho=1), D=2.0)
-        0.25
-    """
-    return theorem_1_rate(gap, K, D)
 
 
 def theorem_3_bound(curvatures: Array, D: float) -> Array:

@@ -203,7 +203,7 @@ def check_theorem_2(run: Run) -> None:
 
 
 def check_theorem_3(*runs: Run) -> None:
-    """Check every claim of Theorem 3 for runs on a `Family` with `theorem_3_rate` from one x⁰.
+    """Check every claim of Theorem 3 for runs on a `Family` with `theorem_1_rate` from one x⁰.
 
     The claims on every path: ‖x^{t+1} − x*‖² ≤ ‖x^t − x*‖² − (Δ_ξ/(D·K_ξ))² from the proof, hence ‖x^t − x*‖ ≤ D;
     Σ(Δ_ξ/K_ξ)² ≤ D⁴; and both bounds for every T. The claim about the mean over paths: the first bound as printed. Δ_ξ
@@ -215,12 +215,12 @@ def check_theorem_3(*runs: Run) -> None:
 
     Example:
         >>> import torch
-        >>> from autowarm.theory import check_theorem_3, descend, regression_family, theorem_3_rate
+        >>> from autowarm.theory import check_theorem_3, descend, regression_family, theorem_1_rate
         >>> seeds = [torch.Generator().manual_seed(seed) for seed in range(4)]
         >>> rows = torch.randn(5, 3, generator=seeds[0], dtype=torch.float64)
         >>> family = regression_family(rows, torch.zeros(3, dtype=torch.float64))
         >>> x0 = family.point(1.0, seeds[0])
-        >>> rate = lambda gap: theorem_3_rate(gap, family.K, D=1.0)
+        >>> rate = lambda gap: theorem_1_rate(gap, family.K, D=1.0)
         >>> check_theorem_3(*(descend(family, x0, rate, 50, generator=seed) for seed in seeds))
     """
     if not runs or len({(run.D, len(run.rates)) for run in runs}) > 1:

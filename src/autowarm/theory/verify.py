@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .constants import Array
-from .protocols import is_family
+from .families import FiniteSum
 from .rates import (
     theorem_1_bound,
     theorem_2_bound,
@@ -203,7 +203,7 @@ def check_theorem_2(run: Run) -> None:
 
 
 def check_theorem_3(*runs: Run) -> None:
-    """Check every claim of Theorem 3 for runs on a `Family` with `theorem_1_rate` from one x⁰.
+    """Check every claim of Theorem 3 for runs on a `FiniteSum` with `theorem_1_rate` from one x⁰.
 
     The claims on every path: ‖x^{t+1} − x*‖² ≤ ‖x^t − x*‖² − (Δ_ξ/(D·K_ξ))² from the proof, hence ‖x^t − x*‖ ≤ D;
     Σ(Δ_ξ/K_ξ)² ≤ D⁴; and both bounds for every T. The claim about the mean over paths: the first bound as printed. Δ_ξ
@@ -211,7 +211,7 @@ def check_theorem_3(*runs: Run) -> None:
 
     Raises:
         ClaimViolated: a claim fails; the error is about the first such step.
-        ValueError: there are no runs, one is on a single `Problem`, or they differ in length or D.
+        ValueError: there are no runs, one is on a single problem, or they differ in length or D.
 
     Example:
         >>> import torch
@@ -227,8 +227,8 @@ def check_theorem_3(*runs: Run) -> None:
         raise ValueError("all runs must have one length and start from one x0, or equally far from x*")
     D = runs[0].D
     for run in runs:
-        if not is_family(run.problem):
-            raise ValueError("Theorem 3 is about a Family, and a run is on a single Problem")
+        if not isinstance(run.problem, FiniteSum):
+            raise ValueError("Theorem 3 is about a FiniteSum, and a run is on a single problem")
         squares, gains = run.distances**2, (run.gaps[:-1] / run.curvatures[:-1]) ** 2
         T = np.arange(1, len(run.rates) + 1)
         means = np.cumsum(run.gaps[:-1]) / T

@@ -178,7 +178,6 @@ API = {
     "replay(([1, 2], [3.0, 2.0]), warmup_steps=10)": "no warmup_steps|max_warmup",
     "replay(text)": "no column looks like a training loss|two columns, step and loss|Dear reader",
     "attach(net)": "attach(Trainer(model, args))|got a Sequential",
-    "rate_of_trainer(net, opt, loader)": "find_rate(Trainer(model, args))|find_rate(model, optimizer, closure)",
     "WarmupTrainer(net, args(folder), optimizers=(opt, torch.optim.lr_scheduler.StepLR(opt, 3)))": "StepLR|optimizers=(optimizer, None)|AdaptiveWarmup(optimizer, steps)",
     'WarmupTrainer(net, args(folder), warmup={"target_los": 3.0})': "target_los|do you mean target_loss?",
     'WarmupTrainer(net, args(folder), optim="moun")': "perhaps 'muon'",
@@ -190,7 +189,6 @@ API = {
     "lightning.WarmupCallback().on_train_batch_start(output, None, object(), 0)": "number of samples in a batch is unknown|give WarmupCallback(weight=...)",
     "WarmupScheduler(Accelerator(cpu=True), opt, 9, log_every=0)": "log_every counts updates and must be at least 1, or None, got 0",
     "attach(Trainer(net, args(folder)), max_warmpu=9)": "do you mean max_warmup?",
-    "rate_of_module(net, None)": "find_rate(trainer, module, train_dataloaders)",
     'total_kappa(net, "sign")': "model.parameters()",
     "geometry.Spectral(radius=0)": "radius|positive",
     **{f"replay(([1, 2, 3], [3.0, 2.0, 1.0]), {given})": words for given, words in {
@@ -265,9 +263,6 @@ API = {
     "theory.decay_only_rate(1.0, K, 1.0, 0.0)": "gap0 must be positive",
     "theory.theorem_2_rate(1.0, K, 0.0)": "weight_decay must be positive",
     "theory.weight_decay_limit(-1.0, 1.0)": "never negative",
-    "theory.polyak_rate(-1.0, 1.0)": "never negative",
-    "theory.warmup_only_rate(-1.0, K)": "never negative",
-    "theory.polyak_rate(np.array([1.0, 1.0]), np.array([1.0, 0.0]))": "gradient is 0",
     **{f"theory.CompositeProblem(**{{'geometry': geometry.Frobenius(), 'x_star': w.double()}} | {given})": words for given, words in {
         "{'x_star': w}": "float64", "{'geometry': geometry.Spectral('original')}": "numeric radius",
         "{'geometry': 'sign'}": "Frobenius, Sign or Spectral", "{'scale': 0.0}": "scale > 0",
@@ -317,7 +312,6 @@ def names(folder: Path) -> dict[str, Any]:
         "text": folder / "letter.txt",
         "transformers": transformers, "lightning": lightning, "Accelerator": Accelerator,
         "WarmupScheduler": accelerate.WarmupScheduler, "attach": transformers.attach, "WarmupTrainer": transformers.WarmupTrainer, "Trainer": Trainer,
-        "rate_of_trainer": transformers.find_rate, "rate_of_module": lightning.find_rate,
         "args": lambda folder, **given: TrainingArguments(str(folder), max_steps=9, report_to=[], use_cpu=True, **given),
     }  # fmt: skip
 

@@ -60,7 +60,7 @@ def fences(page: Path) -> list[tuple[str, str]]:
     return FENCE.findall(read(page))
 
 
-APART = {"integrations.md"}  # each snippet stands alone: tests/integrations runs them
+APART = {"integrations.md"}  # each part stands alone: tests/integrations runs them
 PYTHON = [page for page in PAGES if page.name not in APART and any(kind == "python" for kind, _ in fences(page))]
 LONG = {"training.md"}  # makes whole comparisons
 

@@ -22,12 +22,14 @@ from .plain import train
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
 RECIPES = ROOT / "examples" / "recipes"
-BLOCKS = re.findall(r"^```(python|py)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+CODES = [re.findall(r"^```python\n(.*?)^```", part, re.DOTALL | re.MULTILINE) for part in PAGE.split("\n## ")]
 STEPS, LR = 12, 0.02
 
 
-@pytest.mark.parametrize("code", [code for kind, code in BLOCKS if kind == "python"])
-def test_a_snippet_runs(code: str, fresh_accelerate: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", ["\n".join(codes) for codes in CODES if codes])
+def test_the_snippets_of_a_part_run(
+    code: str, fresh_accelerate: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     with warnings.catch_warnings(action="ignore"):
         exec(compile(code, "integrations.md", "exec"), {"__name__": "__main__"})

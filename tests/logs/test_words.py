@@ -176,6 +176,29 @@ FORMATS: dict[str, tuple[str, Any]] = {
     "a bar without an end": (lines("{s}it [00:10,  9.5it/s, loss={x}]"), BARE),
     "srun's labels": (lines("0: step {s} loss {x} lr {r}"), EVERY),
     "ranks with two losses": (lines("[rank0]: step {s} loss {x} lr {r}\n[rank1]: step {s} loss {more} lr {r}"), EVERY),
+    "YOLOX": (lines("{DAY} | INFO     | yolox.core.trainer:after_iter:261 - epoch: 1/1, iter: {s}/{T}, gpu mem: 12Mb, "
+        "iter_time: 0.7s, data_time: 0.02s, total_loss: {x}, iou_loss: 4.2, l1_loss: 0.0, lr: {r:.3e}, size: 640"), EVERY),
+    "a function of a file": (lines("{DAY} INFO (trainer.py:log_step:57) step {s} loss {x} lr {r}"), EVERY),
+    "a line of a file": (lines("{DAY} [loss.py:57] WARNING step {s}/{T} lm_loss {x} lr {r}"), EVERY),
+    "source with format codes": ("print(f'step {step:.2f} loss {loss:.2f} lr {group[\"lr\"]:.2e}')\n"
+        + lines("step {s} loss {x} lr {r}") + "print(f'{step=:5d} {loss:.4}')\n", EVERY),
+    **{f"samples by {batch}": ("".join(f"Epoch 1[{batch * n}/50{batch}11]\tloss: {loss(n)}\n" for n in range(1, 302, 100)),
+        "counts samples or tokens rather than updates") for batch in (16, 24)},
+    "samples of each batch": ("".join(f"Epoch 1[{min(32 * n, 5011)}/5011]\tloss: {loss(n)}\n" for n in range(1, 158)),
+        "counts samples or tokens rather than updates"),
+    "LLaMA-Factory": (lines(lambda s, x, r, e: json.dumps({"current_steps": s, "total_steps": T, "loss": x, "lr": r,
+        "epoch": s / 200, "percentage": s / 6, "elapsed_time": "0:00:30", "total_tokens": 99 * s})), EVERY),
+    "JoeyNMT": ("".join(lines(f"{STAMP} - INFO - joeynmt.training - Epoch   {e + 1}, " + "Step: {s:8d}, Batch Loss: {x:12.6f}, "
+        "Batch Acc: 0.1, Tokens per Sec:    12345, Lr: {r:.6f}", range(200 * e + 10, 200 * e + 201, 10)) + f"{STAMP} - INFO - joeynmt.training - Epoch   {e + 1}: total training loss {900 - e}.25\n" for e in range(3)), EVERY),
+    "a loss of each epoch beside the updates'": (json.dumps([{"epoch": e, "step": s, "lm_loss": loss(s)} for e, s in
+        ((s // 200, s) for s in range(10, T + 1, 10))] + [{"epoch": e, "mlm_loss": 9.5} for e in range(3)]), BARE),
+    "SwAV": (lines("INFO - 01/02/26 03:04:05 - 0:01:00 - Epoch: [0][{s}]\tTime 0.5 (0.6)\tData 0.1 (0.1)\tLoss {x} (8.0)\t"
+        "Lr: {r}"), EVERY),
+    "DLLogger": (lines('DLLL {{"timestamp": "1700000000.5", "datetime": "{DAY}", "elapsedtime": "1.5", "type": "LOG", "step": '
+        '[0, {s}], "data": {{"loss": {x}, "lr": {r}}}}}') + 'DLLL {"type": "LOG", "step": [0], "data": {"loss": 3.5}}\n'
+        'DLLL {"type": "LOG", "step": [], "data": {"val_loss": 3.5}}\n', EVERY),
+    "DLLogger's JSON lines": (lines(lambda s, x, r, e: json.dumps({"step": [0, s], "data": {"loss": x, "lr": r}}))
+        + json.dumps({"step": [0], "data": {"loss": 3.5}}), EVERY),
 }  # fmt: skip
 
 

@@ -68,17 +68,6 @@ def test_four_times_the_updates_halve_the_rate() -> None:
     assert longer.interval == pytest.approx([x / 2 for x in found.interval])
 
 
-@FEW
-@given(st.floats(-4, -1.5), st.integers(40, 300), st.integers(0, 3))
-def test_a_guess_is_the_suggestion_or_goes_by_the_break_alone(exponent: float, steps: int, seed: int) -> None:
-    rates = np.geomspace(1e-6, 100, steps)
-    found = search(valley(10**exponent, 0.02, seed, rates), rates)
-    assert found.guess == found.suggestion
-    noisy = search(valley(10**exponent, 0.6, seed, rates), rates)
-    assert noisy.guess is not None
-    assert found.suggestion / 20 < noisy.guess < 20 * found.suggestion
-
-
 def noise(seed: int) -> np.ndarray:
     return 2 + 0.1 * np.random.default_rng(seed).standard_normal(100)
 

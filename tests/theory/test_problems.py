@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from autowarm.geometry import Frobenius, Sign, Spectral
 from autowarm.theory import (
-    EXPONENTIAL,
     LINEAR,
     CompositeProblem,
     barrier,
     catalogue,
-    largest_smoothness_ratio,
     regression_family,
 )
+from tests.theory.pairs import largest_smoothness_ratio
 from tests.theory.theory_strategies import domain_radius, families, gaps, generator, problems, seeds
 
 EYE = torch.eye(3, dtype=torch.float64)
@@ -42,7 +41,6 @@ def test_the_barrier_on_the_unit_ball():
     ("outer", "phi", "top"),
     [
         (LINEAR, lambda q: q, 50),
-        (EXPONENTIAL, lambda q: mpmath.exp(q) - 1, 50),
         *((barrier(p), lambda q, p=p: (1 - q) ** mpmath.mpf(-p) - 1, 1 - 1e-4) for p in (0.5, 1.0, 2.0, 2.7, 6.0)),
     ],
 )

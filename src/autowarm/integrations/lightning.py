@@ -8,13 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import rate
 from ..geometry import Columns, Frobenius, Rows, Sign, Spectral
 from ..habits import plain_words
 from ..optim.wrapped import unwrapped
-from ..rate import RateSearch
 from ..schedule import AdaptiveWarmup
-from ..undisturbed import generators, set_generators
 from .lengths import warn_at_end, warn_at_start
 from .metrics import EndOfWarmup, loggable_metrics
 
@@ -29,13 +26,9 @@ except ImportError:
 _utilities = f"{pl.__name__}.utilities"  # the same in both packages
 _exceptions = import_module(f"{_utilities}.exceptions")
 extract_batch_size = import_module(f"{_utilities}.data").extract_batch_size
-is_param_in_hook_signature = import_module(f"{_utilities}.signature_utils").is_param_in_hook_signature
 rank_zero_info = import_module(f"{_utilities}.rank_zero").rank_zero_info
-Metric = import_module("torchmetrics").Metric  # which Lightning needs
 
-__all__ = ["WarmupCallback", "find_rate", "scheduler_config"]
-
-_MOST_SKIPPED = 1000  # batches in a row without a loss, before the search gives up
+__all__ = ["WarmupCallback", "scheduler_config"]
 
 # BackboneFinetuning writes whole parameter groups, with their geometries, into checkpoints that are read with
 # weights_only=True. Our geometries are frozen dataclasses of numbers and names, so they are safe.
@@ -227,136 +220,3 @@ def _accumulation(trainer: Any, epoch: int) -> int:
 
 def _adaptive_configs(trainer: Any) -> list[Any]:
     return [config for config in trainer.lr_scheduler_configs if isinstance(config.scheduler, AdaptiveWarmup)]
-
-
-def find_rate(
-    trainer: Any, module: Any, train_dataloaders: Any = None, datamodule: Any = None, **options: Any
-) -> RateSearch:
-    """`autowarm.find_rate` for a `LightningModule` with automatic optimization and one optimizer.
-
-    The module's ``training_step`` runs as in training, with the trainer's precision, accumulation, clipping and
-    strategy, but its logs are dropped, and callbacks see only the start of the run. Afterwards the module and the
-    random states are as before, except that metrics of torchmetrics are reset, and that a trainer with a precision such
-    as "bf16-true" converts the module, as it does for training. Set the suggested rate yourself, in the optimizer that
-    ``configure_optimizers`` makes next.
-
-    Args:
-        trainer: a new trainer, for the search only, as long as the training will be (``max_steps`` or ``max_epochs``);
-            use another one to train.
-        module, train_dataloaders, datamodule: as for ``trainer.fit``.
-        options: of `autowarm.find_rate`; ``total_steps`` is the trainer's own if not given.
-
-    Raises:
-        ValueError: the module uses manual optimization or several optimizers; also as for `autowarm.find_rate`.
-
-    Example:
-        >>> import torch
-        >>> from autowarm import Muon
-        >>> from autowarm.integrations.lightning import find_rate, pl
-        >>> class Module(pl.LightningModule):
-        ...     def __init__(self, lr=1e-3):
-        ...         super().__init__()
-        ...         self.net, self.lr = torch.nn.Linear(8, 8), lr
-        ...     def training_step(self, x, batch_idx):
-        ...         return (self.net(x) - x).square().mean()
-        ...     def configure_optimizers(self):
-        ...         return Muon.from_model(self.net, lr=self.lr)
-        >>> _ = torch.manual_seed(0)
-        >>> module, loader = Module(), torch.utils.data.DataLoader(torch.randn(2048, 8), batch_size=16)
-        >>> trainer = pl.Trainer(max_epochs=5, accelerator="cpu", logger=False, enable_checkpointing=False,
-        ...                      enable_progress_bar=False, enable_model_summary=False)
-        >>> module.lr = find_rate(trainer, module, loader).suggestion
-    """
-    if [isinstance(trainer, pl.Trainer), isinstance(module, pl.LightningModule)] != [True, True]:
-        got = f"{type(trainer).__name__}, {type(module).__name__}"
-        raise TypeError(f"the order is find_rate(trainer, module, train_dataloaders), got ({got}, ...)")
-    if not module.automatic_optimization:
-        raise ValueError("find_rate needs automatic optimization: call autowarm.find_rate with a closure of your own")
-    finder = _Finder(options)
-    trainer.callbacks.insert(0, finder)
-    before, trained = generators(), {p: p.requires_grad for p in module.parameters()}
-    checks, trainer.num_sanity_val_steps = trainer.num_sanity_val_steps, 0
-    try:
-        trainer.fit(module, train_dataloaders=train_dataloaders, datamodule=datamodule)
-    finally:
-        set_generators(before)
-        trainer.num_sanity_val_steps = checks
-        for p, needed in trained.items():  # a callback may have frozen some
-            p.requires_grad_(needed)
-        for part in module.modules():
-            if isinstance(part, Metric):
-                part.reset()
-    if finder.found is None:
-        raise ValueError("the trainer stopped before its first update: give it max_steps or max_epochs, and data")
-    return finder.found
-
-
-class _Finder(pl.Callback):
-    """Searches at the point where training would start, then ends the trainer's run as Lightning's own tuners do."""
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
-        self.found: RateSearch | None = None
-
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        if len(trainer.optimizers) != 1:
-            raise ValueError(f"find_rate needs one optimizer, and configure_optimizers made {len(trainer.optimizers)}")
-        steps = min(math.inf if trainer.max_steps == -1 else trainer.max_steps, _updates_by_epochs(trainer, 0))
-        closure = _Closure(trainer, pl_module, _accumulation(trainer, trainer.current_epoch))
-        callbacks, trainer.callbacks = trainer.callbacks, []  # such as a WarmupCallback, which would count the losses
-        vars(pl_module)["log"] = lambda *args, **options: None
-        try:
-            options = ({} if math.isinf(steps) else {"total_steps": int(steps)}) | self._options
-            self.found = rate.find_rate(
-                trainer.strategy.model, trainer.optimizers[0], closure, scaler=closure.scaler, **options
-            )
-        finally:
-            del vars(pl_module)["log"]
-            trainer.callbacks = callbacks
-        raise _exceptions._TunerExitException
-
-
-class _Closure:
-    """One update's forward and backward passes, as Lightning makes them."""
-
-    def __init__(self, trainer: Any, pl_module: Any, accumulation: int) -> None:
-        self._trainer, self._module, self._count = trainer, pl_module, accumulation
-        self._loader = trainer.fit_loop._combined_loader  # of one or several loaders
-        self._batches = iter(self._loader)
-        self.scaler = getattr(trainer.precision_plugin, "scaler", None)
-
-    def __call__(self) -> Tensor:
-        trainer, module, count = self._trainer, self._module, self._count
-        total = torch.zeros(())
-        for index in range(count):
-            loss = self._loss(index)
-            trainer.strategy.backward(loss / count, None)
-            total = total + loss.detach().float().cpu() / count
-        optimizer = trainer.optimizers[0]
-        if self.scaler is not None:
-            self.scaler.unscale_(optimizer)
-        clip, how = trainer.gradient_clip_val, trainer.gradient_clip_algorithm
-        module.configure_gradient_clipping(optimizer, gradient_clip_val=clip, gradient_clip_algorithm=how)
-        return total
-
-    def _loss(self, index: int) -> Tensor:
-        """The loss of the next batch that the module does not skip by returning None."""
-        trainer, module = self._trainer, self._module
-        numbered = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
-        for _ in range(_MOST_SKIPPED):
-            batch, *_ = self._next()
-            batch = trainer.precision_plugin.convert_input(batch)
-            batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
-            batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
-            output = trainer.strategy.training_step(*((batch, index) if numbered else (batch,)))
-            loss: Tensor | None = output.get("loss") if isinstance(output, dict) else output
-            if loss is not None:
-                return loss
-        raise RuntimeError(f"training_step returned None for {_MOST_SKIPPED} batches in a row")
-
-    def _next(self) -> Any:
-        try:
-            return next(self._batches)
-        except StopIteration:
-            self._batches = iter(self._loader)
-            return next(self._batches)

@@ -33,14 +33,12 @@ try:
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     )
-
-    from .transformers_rate import NO_TRAINER, find_rate
 except ImportError as missing:
     raise ImportError(
         f"this plug-in needs transformers {_OLDEST} or later: pip install -U 'autowarm[transformers]' ({missing})"
     ) from missing
 
-__all__ = ["AdaptiveWarmupMixin", "WarmupCallback", "WarmupTrainer", "attach", "find_rate", "optimizer_by_name"]
+__all__ = ["AdaptiveWarmupMixin", "WarmupCallback", "WarmupTrainer", "attach", "optimizer_by_name"]
 
 _SHOWN = ("autowarm/phase", "autowarm/share", "autowarm/warmup_end")  # where a trainer prints its logs
 _OPTIMIZERS = {"muon": Muon, "lion": Lion, "signsgd": SignSGD, "normsgd": NormSGD}
@@ -293,7 +291,10 @@ def attach(trainer: TrainerT, optim: str | None = None, **warmup: Any) -> Traine
         'Muon'
     """
     if not isinstance(trainer, Trainer):
-        raise TypeError(NO_TRAINER.format("attach", type(trainer).__name__))
+        raise TypeError(
+            f"attach takes a Trainer alone, as in attach(Trainer(model, args)), got a {type(trainer).__name__}; for a "
+            "loop of your own there is AdaptiveWarmup(optimizer, total_steps)"
+        )
     kind = type(trainer)
     if isinstance(trainer, AdaptiveWarmupMixin):
         raise ValueError(f"this {kind.__name__} has an adaptive warm-up already")

@@ -28,9 +28,10 @@ class Column(NamedTuple):
         return self if kept.all() else Column(self.rows[kept], [self.values[int(i)] for i in np.flatnonzero(kept)])
 
     def counts(self) -> "Column":
-        """Without what stands between thousands, as in 1,500."""
+        """Without what stands between thousands, as in 1,500; of [epoch, step], the last of the longest lists."""
         values = [re.sub(r"(?<=\d)[,\s](?=\d{3}(?!\d))", "", x) if isinstance(x, str) else x for x in self.values]
-        return Column(self.rows, values)
+        longest = max((len(x) for x in values if isinstance(x, list)), default=0)
+        return Column(self.rows, [(x[-1] if len(x) == longest else None) if isinstance(x, list) else x for x in values])
 
     def numbers(self) -> tuple[NDArray[np.float64], list[int]]:
         """The values as numbers, NaN for null; and the places of those that are no numbers, such as a word."""
@@ -47,9 +48,9 @@ class Column(NamedTuple):
 Table = dict[str, Column]
 
 # Names of columns in lower case, with _ for whatever is no letter or digit; the first one found counts.
-_STEPS = ("trainer_global_step", "train_global_step", "global_step", "num_updates", "step", "steps", "train_step",
-          "iteration", "iterations", "iter", "n_iter", "it", "update", "updates", "gradient_step", "s", "batch",
-          "count")  # fmt: skip
+_STEPS = ("trainer_global_step", "train_global_step", "global_step", "current_steps", "num_updates", "step", "steps",
+          "train_step", "iteration", "iterations", "iter", "n_iter", "it", "update", "updates", "gradient_step", "s",
+          "batch", "count")  # fmt: skip
 _LOSSES = ("loss", "train_loss", "training_loss", "train_train_loss", "loss_train", "train_loss_step", "loss_step",
            "train_training_loss", "losses", "total_loss", "trl", "xent")  # fmt: skip
 _RATES = ("lr", "learning_rate", "train_lr", "train_learning_rate")
@@ -172,7 +173,7 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
     table = _of_training(table, of_loss, notes)
     of_step = _given(step, columns, name) or _step(table, of_loss)
     of_rate = _given(lr, columns, name) or _rate(columns, notes)
-    if of_step is not None and _OTHER_COUNT.search(of_step.lower()):
+    if of_step is not None and (_OTHER_COUNT.search(of_step.lower()) or (step is None and _of_samples(table, of_step))):
         raise LogError(
             f"{name}: the column {of_step!r} counts samples or tokens rather than updates: choose the column that "
             f"counts updates with step= (--step) ({_listed(columns)})"
@@ -216,6 +217,18 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
     facts["planned"] = _planned(table, of_step, epochs)
     facts["columns"] = [*([] if counted else [of_step]), of_loss, *([of_rate] if of_rate and len(rates[0]) else ())]
     return make_log(name, *losses, *(rates if len(rates[0]) else (None, None)), **facts, notes=notes)
+
+
+def _of_samples(table: Table, step: str) -> bool:
+    """Whether a printed count without a word, such as [1616/5011], goes up by the size of a batch."""
+    if step != "count" or "of" not in table:
+        return False
+    at = np.unique(table[step].numbers()[0])
+    at = at[at < max(table["of"].numbers()[0])]  # the last batch may be smaller
+    if len(at) < 3 or (first := int(at[0])) < 2 or (at % first).any():
+        return False
+    # Updates logged at multiples of the first would be as far apart as the first; at every 16th, hardly anyone logs.
+    return bool(np.median(np.diff(at)) > first or (first >= 8 and first.bit_count() == 1))
 
 
 def _planned(table: Table, step: str, epochs: int) -> int | None:
@@ -337,21 +350,21 @@ def _step(table: Table, loss: str) -> str | None:
 
 
 def _loss(table: Table, name: str, notes: list[str]) -> str:
-    """The column with the most losses of those with a usual name; one with a single loss, a run's mean, is no other."""
+    """The column with the most losses of those with a usual name, or the only one like a loss."""
     columns = list(table)
-    usual = {
-        column: int((~np.isnan(table[column].numbers()[0])).sum())
-        for wanted in _LOSSES
-        for column in columns
-        if plain(column) == wanted
-    }
+    usual = [column for wanted in _LOSSES for column in columns if plain(column) == wanted]
+    like = [c for c in columns if LIKE_A_LOSS.search(plain(c)) and not OTHER_LOSS.search(plain(c))]
+    counts = {column: int((~np.isnan(table[column].numbers()[0])).sum()) for column in [*usual, *like]}
+    # What is logged once an epoch, or once in the run, is the mean of losses that stand beside it.
+    epochs = table[key].numbers()[0] if (key := _first(columns, _EPOCHS)) else np.zeros(1)
+    seldom = len(np.unique(np.floor(epochs[np.isfinite(epochs)])))
+    if max(counts.values(), default=0) > seldom:
+        usual, like = ([column for column in those if counts[column] > seldom] for those in (usual, like))
     if usual:
-        most = max(usual, key=usual.__getitem__)
-        if others := [column for column, count in usual.items() if count > 1 and column != most]:
+        most = max(usual, key=counts.__getitem__)
+        if others := [column for column in usual if column != most]:
             notes.append(f"{most} is read as the loss, and not {', '.join(others)}; loss= (--loss) names another")
         return most
-    like = [column for column in columns if LIKE_A_LOSS.search(plain(column))]
-    like = [column for column in like if not OTHER_LOSS.search(plain(column))]
     of_the_run = [column for column in like if not _OURS.search(plain(column))]
     if of_the_run or len(like) > 1:
         like = of_the_run

@@ -8,6 +8,11 @@ from .columns import LIKE_A_LOSS, LIKE_A_RATE, OTHER_LOSS, TOTAL, Table, plain, 
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TIME = re.compile(r"(\d{2,4}[-/.]\d\d([-/.]\d\d)?[ T,]+)?\d+:\d\d(:\d\d)?([.,]\d+)?(?![\w:])|\d{4}[-/]\d\d[-/]\d\d")
+# A place in source, such as trainer.py:57, (trainer.py:log_step:57) or core.trainer:after_iter:57; and {step:.2f}, a
+# format code of source that a log contains.
+_SOURCE = re.compile(
+    r"(?<![\w./\\])[\w./\\]+(?:\.py|:[A-Za-z_]\w*):\d+\b(?![.\w])|\{(?![\s\"'])[^{}:]*:(?:[<>=^+,\d]*(?:\.\d+)?[A-Za-z%]|\.\d+)\}"
+)
 _PHASE = re.compile(r"\b(val|valid|validation|eval|evaluation|test|dev)\b", re.I)
 _RANK = re.compile(r"\b(?:rank|default)[\s:_=]{0,2}(\d+)\]", re.I)
 # A number, which no percent sign follows; in an error message, a decimal comma stays.
@@ -36,6 +41,9 @@ _SPELLED = [
         (r"\bTrain: (\d+) \[", r"epoch \1 ["),  # timm
         (r"^\s*loss: ([-\d.naif]+)\s+\[\s*(\d+)/\s*\d+\]\s*$", r"samples \2, loss \1"),  # PyTorch's Quickstart
         (r"^\s*\[(\d+),\s*(\d+)\](?= loss)", r"epoch \1, step \2,"),  # its tutorial on CIFAR
+        (r"\bEpoch: \[(\d+)\]\s*\[(\d+)\]", r"epoch \1, step \2"),  # SwAV
+        (r'"step": \[\d+(?:, \d+)*, (\d+)\]', r"step \1 "),  # DLLogger: the epoch and the step in it
+        (r'"step": \[\d*\]', "eval"),  # its means over an epoch, or the run
         (r"(?i)^\s*\[?(\d+)\]?\s*[:|]?\s+(?=(train\w*[ _])?loss\b)", r"step \1, "),
         (r"(?i)(?<=\bstep )#(?=\d)|(?<=\biteration )#(?=\d)", ""),
         (r"\b(\d+)it \[", r"step \1 ["),  # a progress bar without an end
@@ -101,7 +109,7 @@ def _pairs(line: str) -> dict[str, Any]:
     """The words and numbers of a line; of several numbers by one name, the first."""
     for pattern, new in _SPELLED:
         line = pattern.sub(new, line)
-    line = _TIME.sub(" ", line)
+    line = _SOURCE.sub(" ", _TIME.sub(" ", line))
     other, counts = _PHASE.search(line), line
     found: dict[str, Any] = {}
     for pair in _PAIR.finditer(line):

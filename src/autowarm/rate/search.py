@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 _WIDTH = 0.25  # decades of the rate: standard deviation of the Gaussian that smooths the losses
 _BEGUN = 0.2  # the fall has begun once this share of it is done
-_SPAN = 100.0  # rate at the break over rate where the fall begins, if the losses do not show the latter
 _SURE = 8.0  # a fall counts if it exceeds this many standard errors of the smoothed losses
 _FEWEST = 10  # finite losses needed to say anything
 
@@ -75,14 +74,14 @@ class RateSearch:
         Raises:
             RuntimeError: as for `suggestion`.
         """
-        if isinstance(self._found, str):
-            raise RuntimeError(f"no rate can be suggested: {self._found}")
-        return self._found
+        if isinstance(self._interval_or_reason, str):
+            raise RuntimeError(f"no rate can be suggested: {self._interval_or_reason}")
+        return self._interval_or_reason
 
     @property
     def reason(self) -> str | None:
         """Why no rate can be suggested, and what to change; None if there is a suggestion."""
-        return self._found if isinstance(self._found, str) else None
+        return self._interval_or_reason if isinstance(self._interval_or_reason, str) else None
 
     @cached_property
     def smoothed(self) -> np.ndarray:
@@ -137,7 +136,7 @@ class RateSearch:
         return f"RateSearch(suggestion {self.suggestion:.2g}, interval {low:.2g} to {high:.2g}; {tried})"
 
     @cached_property
-    def _found(self) -> tuple[float, float] | str:
+    def _interval_or_reason(self) -> tuple[float, float] | str:
         """The interval, from where the fall to the lowest loss begins to the break; or why the losses do not tell."""
         if (finite := int(np.isfinite(self.losses).sum())) == 0:
             return "the first loss is not finite: check the model and the data"
@@ -164,24 +163,6 @@ class RateSearch:
             return f"the loss falls from the lowest rate on, {self.rates[0]:.2g}: lower `lowest`"
         if not self.broken:
             return f"the loss has not broken at the highest rate, {self.rates[-1]:.2g}: raise `highest`"
-        return self._between(begun)
-
-    @property
-    def guess(self) -> float | None:
-        """The suggestion or, if there is none, a guess from the rate at which the loss breaks.
-
-        The guess assumes that the fall begins at a hundredth of that rate. It is None if the loss does not break, or
-        breaks soon after the lowest rate.
-        """
-        if self.reason is None:
-            return self.suggestion
-        if not self.broken or self.rates[-1] < 30 * self.rates[0]:
-            return None
-        low, high = self._between(float(self.rates[-1]) / _SPAN)
-        return math.sqrt(low * high)
-
-    def _between(self, begun: float) -> tuple[float, float]:
-        """The interval for a fall that begins at this rate."""
         growth = float(self.rates[-1] / self.rates[0]) ** (1 / (len(self.rates) - 1))
         travelled = growth / (growth - 1)  # the sum of all rates up to a rate, divided by that rate
         low, high = (travelled * rate / math.sqrt(self.total_steps) for rate in (begun, float(self.rates[-1])))

@@ -14,7 +14,7 @@ from .problems import LINEAR, CompositeProblem, Outer
 
 @dataclass(frozen=True, eq=False)
 class FiniteSum:
-    """f = mean of finitely many star-convex f_ξ with a common minimiser (the paper's interpolation), a `Family`.
+    """f = mean of finitely many star-convex f_ξ with a common minimiser (the paper's interpolation).
 
     Theorem 3's weak smoothness (Assumption "smoothness2_weak"), ‖∇f_ξ(x)‖ ≤ K(Δ_ξ)·‖x − x*‖, is the pair form for
     (x, x*), and holds for all ξ with the largest L among them. Theorem 3 keeps every path within D = ‖x⁰ − x*‖₂ of x*,

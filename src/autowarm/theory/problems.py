@@ -26,7 +26,6 @@ is √(L/2)-Lipschitz, q(x) − q(y) ≤ 2p(x)·√(L/2)·‖x − y‖, and the
 v = Φ(q) and u = 1/(1−q), the outer functions give
 
 - `LINEAR`, Φ = q: K = L.
-- `EXPONENTIAL`, Φ = e^q − 1: K/L = (1+v)(1 + 2·ln(1+v)) ≤ (1+v)(1+2v) = 1 + 3v + 2v².
 - `barrier(p)`, Φ = (1−q)^{−p} − 1 on {q < 1}, p > 0: ρ = 1+2/p is any exponent above 1, and
   K/L = 2p(p+1)·u^{p+2} − p(2p+1)·u^{p+1} where u^{p+2} = (1+v)^ρ and u^{p+1} = (1+v)^{(1+ρ)/2} ≥ 1 + (1+ρ)v/2. With
   m = max(1, 2^{ρ−2}), the power mean for ρ ≥ 2 and subadditivity for ρ ≤ 2 give (1+s)^{ρ−1} ≤ m·(1 + s^{ρ−1}), whose
@@ -42,13 +41,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import torch
 from torch import Tensor
 
 from ..geometry import Frobenius, Geometry, Sign, Spectral
 from .constants import Smoothness
-from .pairs import random_point
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,6 @@ class Outer:
 
 
 LINEAR = Outer(value=lambda q: q, slope=torch.ones_like, K=Smoothness(2.0, 1.0, 0.0, 0.0))
-EXPONENTIAL = Outer(value=torch.expm1, slope=torch.exp, K=Smoothness(2.0, 1.0, 3.0, 2.0))
 
 
 def barrier(power: float = 2.0) -> Outer:
@@ -102,7 +100,7 @@ def barrier(power: float = 2.0) -> Outer:
 
 @dataclass(frozen=True, eq=False)
 class CompositeProblem:
-    """f − f* = c·Φ(q), a `Problem` that this module's docstring describes. Outside its domain f is infinite.
+    """f − f* = c·Φ(q), as this module's docstring describes it. Outside its domain f is infinite.
 
     Args:
         geometry: the norm: `Frobenius` (ℓ2), `Sign` (ℓ∞) or `Spectral`, with a number as its radius.
@@ -211,8 +209,23 @@ class CompositeProblem:
         return self.scale * float(self.outer.value(q)), (self.scale * self.outer.slope(q) * dq).reshape(x.shape)
 
     def point(self, gap: float, generator: torch.Generator) -> Tensor:
-        """Draw a random x with f(x) − f* = gap, by following a Gaussian direction from x*."""
-        return random_point(self, gap, generator)
+        """Draw a random x with f(x) − f* = gap, or just below, by following a Gaussian direction from x*."""
+        ray = torch.randn(self.x_star.shape, generator=generator, dtype=self.x_star.dtype)
+
+        def below(s: float) -> bool:
+            return self.gap(self.x_star + s * ray) < gap
+
+        # A star-convex f grows without bound along the ray: bracket the gap, never far beyond, where f might overflow.
+        high = 1.0
+        while below(high):
+            high *= 2
+        low = high / 2
+        while low > 0 and not below(low):
+            low /= 2
+        # Bisect until the ends are neighbouring floats.
+        while low < (middle := (low + high) / 2) < high:
+            low, high = (middle, high) if below(middle) else (low, middle)
+        return self.x_star + low * ray
 
     def distance(self, x: Tensor) -> float:
         """‖x − x*‖ in the geometry's norm."""
@@ -235,20 +248,20 @@ class CompositeProblem:
 def catalogue(seed: int = 0) -> dict[str, CompositeProblem]:
     """Return one problem of each kind in each norm, by name: {l2, linf, spectral}-{quadratic, barrier, …}.
 
-    The kinds quadratic (Kρ = 0), barrier and exponential (ρ = 2) and steep-barrier (ρ = 3) are convex; ripples (Kρ = 0)
-    and rippled-barrier (ρ = 5/3) are not.
+    The kinds quadratic (Kρ = 0), barrier (ρ = 2) and steep-barrier (ρ = 3) are convex; ripples (Kρ = 0) and
+    rippled-barrier (ρ = 5/3) are not.
 
     Example:
         >>> from autowarm.theory.problems import catalogue
         >>> problems = catalogue()
         >>> len(problems), problems["spectral-barrier"].convex, problems["linf-rippled-barrier"].convex
-        (18, True, False)
+        (15, True, False)
     """
     generator = torch.Generator().manual_seed(seed)
     kinds: dict[str, tuple[Outer, float]] = {
         "quadratic": (LINEAR, 0.0),
         "barrier": (barrier(2.0), 0.0),
-        "exponential": (EXPONENTIAL, 0.0),
+        "steep-barrier": (barrier(1.0), 0.0),
         "ripples": (LINEAR, 0.9),
         "rippled-barrier": (barrier(3.0), 0.9),
     }
@@ -257,11 +270,8 @@ def catalogue(seed: int = 0) -> dict[str, CompositeProblem]:
         "linf": (Sign(), (4,)),
         "spectral": (Spectral(), (2, 3)),
     }
-    named = [(norm, kind) for norm in norms for kind in kinds]
-    kinds["steep-barrier"] = (barrier(1.0), 0.0)  # last in every norm, so that the others keep their random numbers
     problems = {}
-    for norm, kind in [*named, *((norm, "steep-barrier") for norm in norms)]:
-        (geometry, shape), (outer, ripple) = norms[norm], kinds[kind]
+    for (norm, (geometry, shape)), (kind, (outer, ripple)) in product(norms.items(), kinds.items()):
         x_star = torch.randn(shape, generator=generator, dtype=torch.float64)
         mixing = torch.randn(x_star.numel(), x_star.numel(), generator=generator, dtype=torch.float64)
         features = torch.eye(x_star.numel(), dtype=torch.float64) + 0.1 * mixing

@@ -10,17 +10,11 @@ entry T−1 bounds Δ^T.
 Theorem 1      Δ/(D·K(Δ))             Δ^T ≤ 2D²·ΣK/T²                       x + η·LMO(∇f)
 decay-only     Δ/(D·K(Δ⁰))            Δ^T ≤ 2D²·K(Δ⁰)/T                     x + η·LMO(∇f)
 Theorem 2      λΔ/(8·K(Δ))            Δ^T ≤ 16·ΣK/(λ²T²)                    (1 − λη)x + η·LMO(∇f)
- … sharp       λΔ/(4·K(Δ))            Δ^T ≤ 8·ΣK/(λ²T²)                     (1 − λη)x + η·LMO(∇f)
 Theorem 3      Δ_ξ/(D·K(Δ_ξ))         mean Δ_ξ ≤ D²·√(ΣK²)/T                x − η·∇f_ξ/‖∇f_ξ‖₂
-warm-up only   ‖∇f‖⋆/K(Δ)             Δ^T ≤ 2D²·ΣK/T²                       x + η·LMO(∇f)
-Polyak, ℓ2     Δ/‖∇f‖₂                min Δ ≤ 2D²/Σ(1/K)                    x + η·LMO(∇f)
 =============  =====================  ====================================  =======================
 
-D bounds ‖x^t − x*‖. The row "sharp" is ours, not the paper's. Its proof of Theorem 2 derives ⟨∇f(x^t), x* − x^t⟩ ≤ −Δ
-from smoothness and star-convexity together, which costs 2K·η²; its own Corollary "star_convex_gradient" gives the same
-inequality at no cost. The formulas hold for every ρ > 0 of Assumption 2. For ρ > 1 the theorems' rates warm up, and Δ/K
-peaks at `Smoothness.peak_gap` with `Smoothness.peak_rate`. The last two rows are earlier rates; they use the gradient's
-norm.
+D bounds ‖x^t − x*‖. The formulas hold for every ρ > 0 of Assumption 2. For ρ > 1 the theorems' rates warm up, and Δ/K
+peaks at `Smoothness.peak_gap` with `Smoothness.peak_rate`.
 """
 
 import math
@@ -54,7 +48,8 @@ def theorem_1_rate(gap: float | Array, K: Smoothness, D: float) -> float | Array
         gap: Δ = f(x) − f*.
         K: the smoothness constants.
         D: a bound on ‖x^t − x*‖ in the geometry's norm. In the Euclidean norm ‖x⁰ − x*‖ is enough (Lemma
-            "boundedness"); otherwise take the radius of {f ≤ f(x⁰)}, which no iterate leaves.
+            "boundedness"); otherwise take the radius of {f ≤ f(x⁰)}, which no iterate leaves. Theorem 3's rate is the
+            same with the gap of the drawn f_ξ.
 
     Raises:
         ValueError: D is not positive and finite, or a gap is negative.
@@ -109,7 +104,7 @@ def weight_decay_limit(norm_x0: float, norm_x_star: float, K: Smoothness | None 
     The paper needs λ_max to ensure λη ≤ 1, but this always holds. Proof: let z_s = x* + s(x − x*). Star-convexity gives
     f(z_s) ≤ f(x), so K(z_s) ≤ K(x), and the pair (z_s, x*) gives ‖∇f(z_s)‖⋆ ≤ K(x)·s·‖x − x*‖. Integrating
     ⟨∇f(z_s), x − x*⟩ over s gives **Δ ≤ K(x)·‖x − x*‖²/2**. If ‖x^t‖, ‖x*‖ ≤ 1/λ, then Δ/K ≤ 2/λ², so
-    λη = λ²Δ/(8K) ≤ 1/4 (≤ 1/2 for the sharp rate). Hence ‖x^{t+1}‖ ≤ 1/λ, and the claim follows by induction. The
+    λη = λ²Δ/(8K) ≤ 1/4. Hence ‖x^{t+1}‖ ≤ 1/λ, and the claim follows by induction. The
     difference matters: for constant K (K1 = Kρ = 0), λ_max is 0 and the theorem as printed allows no λ at all.
 
     Returns:
@@ -130,14 +125,15 @@ def weight_decay_limit(norm_x0: float, norm_x_star: float, K: Smoothness | None 
     return limit if K is None else min(limit, K.lambda_max)
 
 
-def theorem_2_rate(gap: float | Array, K: Smoothness, weight_decay: float, *, sharp: bool = False) -> float | Array:
-    """Return Theorem 2's rate η = λΔ/(8·K(Δ)) for the update with weight decay λ; twice that if `sharp`.
+def theorem_2_rate(gap: float | Array, K: Smoothness, weight_decay: float) -> float | Array:
+    """Return Theorem 2's rate η = λΔ/(8·K(Δ)) for the update with weight decay λ.
+
+    Twice this rate is valid, too. The paper's proof derives ⟨∇f(x^t), x* − x^t⟩ ≤ −Δ from smoothness and
+    star-convexity together, which costs 2K·η²; its own Corollary "star_convex_gradient" gives it at no cost, so
+    Δ^{t+1} ≤ Δ − ληΔ + 2Kη², whose minimum Δ − λ²Δ²/(8K) is at η = λΔ/(4K).
 
     Args:
         weight_decay: λ, positive and at most `weight_decay_limit`.
-        sharp: use λΔ/(4·K(Δ)) instead, from a sharper proof: Corollary "star_convex_gradient" gives
-            ⟨∇f(x^t), x^{t+1} − x^t⟩ ≤ −ληΔ, so Δ^{t+1} ≤ Δ − ληΔ + 2Kη². This rate minimises the right-hand side, to
-            Δ − λ²Δ²/(8K).
 
     Raises:
         ValueError: λ is not positive and finite, or a gap is negative.
@@ -148,11 +144,11 @@ def theorem_2_rate(gap: float | Array, K: Smoothness, weight_decay: float, *, sh
         0.03125
     """
     _require_positive(weight_decay=weight_decay)
-    return weight_decay * _per_curvature(gap, K) / (4 if sharp else 8)
+    return weight_decay * _per_curvature(gap, K) / 8
 
 
-def theorem_2_bound(curvatures: Array, weight_decay: float, *, sharp: bool = False) -> Array:
-    """Return Theorem 2's bound Δ^T ≤ 16·(K(x⁰) + … + K(x^{T−1}))/(λ²T²) for T = 1, …; half that if `sharp`.
+def theorem_2_bound(curvatures: Array, weight_decay: float) -> Array:
+    """Return Theorem 2's bound Δ^T ≤ 16·(K(x⁰) + … + K(x^{T−1}))/(λ²T²) for T = 1, ….
 
     Example:
         >>> import numpy as np
@@ -160,18 +156,7 @@ def theorem_2_bound(curvatures: Array, weight_decay: float, *, sharp: bool = Fal
         >>> theorem_2_bound(np.array([4.0, 2.0]), weight_decay=0.5).tolist()
         [256.0, 96.0]
     """
-    return (8 if sharp else 16) * np.cumsum(curvatures) / (weight_decay * _horizons(curvatures)) ** 2
-
-
-def theorem_3_rate(gap: float | Array, K: Smoothness, D: float) -> float | Array:
-    """Return Theorem 3's rate η = Δ_ξ/(D·K(Δ_ξ)): Theorem 1's, with the gap of the drawn f_ξ and D = ‖x⁰ − x*‖₂.
-
-    Example:
-        >>> from autowarm.theory import Smoothness, theorem_3_rate
-        >>> theorem_3_rate(1.0, Smoothness(rho=2, K0=1, K1=0, K_rho=1), D=2.0)
-        0.25
-    """
-    return theorem_1_rate(gap, K, D)
+    return 16 * np.cumsum(curvatures) / (weight_decay * _horizons(curvatures)) ** 2
 
 
 def theorem_3_bound(curvatures: Array, D: float) -> Array:
@@ -204,68 +189,3 @@ def theorem_3_uniform_bound(K: Smoothness, D: float, largest_gap: float, steps: 
         2.5
     """
     return theorem_3_bound(np.full(steps, K(largest_gap)), D)
-
-
-def warmup_only_rate(gap: float | Array, K: Smoothness, gradient_norm: float | Array = 1.0) -> float | Array:
-    """Return η = ‖∇f‖⋆/K(Δ), the rate of gradient descent with step size 1/K(Δ), which only warms up.
-
-    K grows with the gap, so 1/K rises while the gap falls. Earlier work derives warm-up in this way, up to a constant
-    factor, for gradient descent in ℓ2: Alimisis, Islamov and Lucchi, "Why do we need warm-up? A theoretical
-    perspective" (arXiv 2510.03164), with K = K0 + K1Δ, and Liu et al. 2025 with K = K0 + KρΔ^ρ.
-
-    In any norm this rate minimises the descent inequality, Δ^{t+1} ≤ Δ − η‖∇f‖⋆ + K·η²/2 = Δ − ‖∇f‖⋆²/(2K). Theorem 1's
-    rate has Δ/D, a lower bound of the gradient's norm, in its place; so its bound Δ^T ≤ 2D²·ΣK/T² holds here too.
-
-    Args:
-        gap, K: as in `theorem_1_rate`.
-        gradient_norm: ‖∇f‖⋆. The default of 1 gives 1/K(Δ), which is what optimizers with steps of fixed length use
-            as their rate; K = Smoothness(1, 1/lr, (div − 1)/(lr·Δ⁰), 0) makes it lr/div at Δ⁰ and lr at f*.
-
-    Raises:
-        ValueError: a gap is negative.
-
-    Returns:
-        η in units of the norm; 0 where the gradient is 0, and else ∞ where K is 0, as at Δ = 0 if K0 = 0.
-
-    Example:
-        >>> from autowarm.theory import Smoothness, warmup_only_rate
-        >>> K = Smoothness(rho=1, K0=1, K1=0, K_rho=3)
-        >>> warmup_only_rate(1.0, K), warmup_only_rate(0.0, K), warmup_only_rate(1.0, K, gradient_norm=2.0)
-        (0.25, 1.0, 0.5)
-    """
-    norm, curvature = np.broadcast_arrays(np.asarray(gradient_norm, dtype=np.float64), np.asarray(K(gap)))
-    with np.errstate(divide="ignore"):
-        rate = np.divide(norm, curvature, out=np.zeros_like(norm), where=norm != 0)
-    return float(rate) if rate.ndim == 0 else rate
-
-
-def polyak_rate(gap: float | Array, gradient_norm: float | Array) -> float | Array:
-    """Return Polyak's rate η = Δ/‖∇f‖⋆, the length of his step Δ/‖∇f‖²·∇f (Polyak, "Gradient methods", 1963).
-
-    It is the distance at which the tangent reaches f*. In ℓ2 it brings x nearer to x* at every step, without any
-    smoothness: ⟨∇f, x − x*⟩ ≥ Δ gives ‖x^{t+1} − x*‖² ≤ ‖x^t − x*‖² − (Δ/‖∇f‖)². With ‖∇f‖² ≤ 2KΔ under Assumption 2,
-    ΣΔ/(2K) ≤ D², so the least gap of T steps is at most 2D²/Σ(1/K). The gap itself may rise. In other norms
-    neither is known: Polyak's argument needs the inner product.
-
-    Args:
-        gap: Δ = f(x) − f*. A stochastic version uses the drawn f_ξ for both (Loizou et al. 2021).
-        gradient_norm: ‖∇f‖⋆.
-
-    Returns:
-        η in units of the norm; 0 where the gap is 0, whatever the gradient.
-
-    Raises:
-        ValueError: a gap is negative, or it is positive where the gradient is 0.
-
-    Example:
-        >>> from autowarm.theory import polyak_rate
-        >>> polyak_rate(8.0, gradient_norm=4.0)  # f = x²/2 at x = 4: halfway to 0
-        2.0
-    """
-    gap, norm = np.broadcast_arrays(np.asarray(gap, dtype=np.float64), np.asarray(gradient_norm, dtype=np.float64))
-    if np.any(gap < 0):
-        raise ValueError(f"a gap f(x) − f* is never negative, got {np.min(gap)}: is f* a lower bound?")
-    if np.any((gap > 0) & ~(norm > 0)):
-        raise ValueError("the gap is positive where the gradient is 0: f is not star-convex, or f* is too low")
-    rate = np.divide(gap, norm, out=np.zeros_like(gap), where=gap > 0)
-    return float(rate) if rate.ndim == 0 else rate

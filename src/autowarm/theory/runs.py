@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .constants import Array
-from .protocols import Family, Function, Problem, is_family
+from .families import FiniteSum
+from .problems import CompositeProblem
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,9 +20,9 @@ class Run:
     A run ends early if x leaves the domain, where the gap is infinite.
 
     Attributes:
-        gaps: Δ^t; for a `Family`, the gap Δ_ξ^t of the f_ξ drawn at t.
+        gaps: Δ^t; for a `FiniteSum`, the gap Δ_ξ^t of the f_ξ drawn at t.
         curvatures: K(Δ^t).
-        measured: ‖∇f(x^{t+1}) − ∇f(x^t)‖⋆/‖x^{t+1} − x^t‖, which K(Δ^t) bounds; T entries, 0 for a `Family`.
+        measured: ‖∇f(x^{t+1}) − ∇f(x^t)‖⋆/‖x^{t+1} − x^t‖, which K(Δ^t) bounds; T entries, 0 for a `FiniteSum`.
         rates: η^t.
         norms: ‖x^t‖.
         distances: ‖x^t − x*‖.
@@ -31,7 +31,7 @@ class Run:
         x: x^T.
     """
 
-    problem: Problem | Family
+    problem: CompositeProblem | FiniteSum
     gaps: Array
     curvatures: Array
     measured: Array
@@ -44,29 +44,26 @@ class Run:
 
 
 def descend(
-    problem: Problem | Family,
+    problem: CompositeProblem | FiniteSum,
     x0: Tensor,
-    rate: Callable[..., float | Array],
+    rate: Callable[[float], float | Array],
     steps: int,
     *,
     weight_decay: float = 0.0,
     generator: torch.Generator | None = None,
-    gradient_norm: bool = False,
 ) -> Run:
-    """Run x^{t+1} = (1 − λη)x^t + η·LMO(∇f(x^t)) with η = rate(Δ^t); on a `Family`, with the f_ξ drawn at t as f.
+    """Run x^{t+1} = (1 − λη)x^t + η·LMO(∇f(x^t)) with η = rate(Δ^t); on a `FiniteSum`, with the f_ξ drawn at t as f.
 
     Args:
-        problem: the package's or your own (`Problem`, `Family`).
+        problem: f, or the family of the f_ξ.
         x0: x⁰, inside the domain.
-        rate: the rate as a function of the gap, or of the gap and the gradient's norm if `gradient_norm`.
+        rate: the rate as a function of the gap.
         steps: T ≥ 1.
         weight_decay: λ ≥ 0.
-        generator: random generator for the draws from a `Family`.
-        gradient_norm: call ``rate(Δ, ‖∇f‖⋆)``, for `polyak_rate` and `warmup_only_rate`.
+        generator: random generator for the draws of ξ.
 
     Raises:
         ValueError: steps < 1, or f(x⁰) is infinite.
-        TypeError: the problem is neither a `Problem` nor a `Family`; the message names what it lacks.
 
     Example:
         >>> import torch
@@ -80,12 +77,11 @@ def descend(
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
-    family = problem if is_family(problem) else None
     geometry, K, x_star, x = problem.geometry, problem.K, problem.x_star, x0.clone()
     D = problem.radius(x0)
     states, rates, measured, before = [], [], [], (x, x)
     for t in range(steps + 1):
-        f = cast(Function, problem) if family is None else family.draw(generator)
+        f = problem.draw(generator) if isinstance(problem, FiniteSum) else problem
         gap, gradient = f.gap_and_gradient(x)
         finite = math.isfinite(gap)
         if t == 0 and not finite:
@@ -93,12 +89,12 @@ def descend(
         curvature = K(gap) if finite else math.inf
         states.append((gap, curvature, float(geometry.norm(x)), float(geometry.norm(x - x_star))))
         if t > 0:
-            moved = float(geometry.norm(x - before[0]))
-            measured.append(float(geometry.dual(gradient - before[1])) / moved if moved > 0 and family is None else 0.0)
+            moved = float(geometry.norm(x - before[0])) if f is problem else 0.0  # gradients of two f_ξ say nothing
+            measured.append(float(geometry.dual(gradient - before[1])) / moved if moved > 0 else 0.0)
         if t == steps or not finite:
             break
         before = x, gradient
-        rates.append(float(rate(gap, float(geometry.dual(gradient))) if gradient_norm else rate(gap)))
+        rates.append(float(rate(gap)))
         x = (1 - weight_decay * rates[-1]) * x + rates[-1] * geometry.lmo(gradient)
     gaps, curvatures, norms, distances = np.array(states).T
     return Run(problem, gaps, curvatures, np.array(measured), np.array(rates), norms, distances, D, weight_decay, x)

@@ -12,14 +12,13 @@ that theorem fails. The checks can fail: multiply a rate by 100 to see it.
 
    - Theorem 1: ⟨∇f, d⟩ = −η‖∇f‖⋆, Δ ≤ D‖∇f‖⋆ and Kη = Δ/D make it ≤ f(x) − s·η‖∇f‖⋆·(1 − s/2). Decay-only
      steps are shorter, so the same holds.
-   - Theorem 2: ⟨∇f, d⟩ ≤ −ληΔ, ‖d‖ ≤ 2η and Kη = λΔ/8 make it ≤ f(x) − s·ληΔ·(1 − s/4); with the sharp rate,
-     1 − s/2 replaces 1 − s/4.
+   - Theorem 2: ⟨∇f, d⟩ ≤ −ληΔ, ‖d‖ ≤ 2η and Kη = λΔ/8 make it ≤ f(x) − s·ληΔ·(1 − s/4).
 
    Since s̄ > 0 (d is a descent direction) and f is continuous, s̄ < 1 would contradict the choice of s̄. So s̄ = 1.
    The segment therefore never leaves {f ≤ f(x⁰)}. If f → ∞ at the edge of an open domain, such as the unit ball of a
    barrier, the segment stays inside. So neither theorem needs f to be defined on the whole space.
 2. *Theorem 2* also bounds f from below on the segment from x^t to x*, which lies in {f ≤ f(x^t)} by star-convexity.
-   (The theorem does not need this bound: see "sharp" in `autowarm.theory.rates`.)
+   (The theorem does not need this bound: see `autowarm.theory.theorem_2_rate`.)
 3. *Lemma "boundedness"* and *Theorem 3* use the pair (x, x*), and f(x*) ≤ f(x).
 
 **Boundedness.** Theorem 1 assumes ‖x^t − x*‖ ≤ D. In ℓ2 the lemma proves this for D = ‖x⁰ − x*‖₂. In other norms no
@@ -35,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .constants import Array
-from .protocols import is_family
+from .families import FiniteSum
 from .rates import (
     theorem_1_bound,
     theorem_2_bound,
@@ -167,11 +166,11 @@ def check_decay_only(run: Run) -> None:
     )
 
 
-def check_theorem_2(run: Run, *, sharp: bool = False) -> None:
+def check_theorem_2(run: Run) -> None:
     """Check every claim of Theorem 2 at every step of a run with `theorem_2_rate` and weight decay.
 
     The claims: Δ and K never rise; K bounds the gradient's change along each step; ‖x^t‖ ≤ 1/λ and λη ≤ 1; each step
-    lowers Δ by at least λ²Δ²/(16K), or λ²Δ²/(8K) if `sharp`; Δ^T is within `theorem_2_bound` for every T; the rate
+    lowers Δ by at least λ²Δ²/(16K); Δ^T is within `theorem_2_bound` for every T; the rate
     warms up above Δ′ and decays below it.
 
     Raises:
@@ -187,24 +186,24 @@ def check_theorem_2(run: Run, *, sharp: bool = False) -> None:
         >>> rate = lambda gap: theorem_2_rate(gap, f.K, decay)
         >>> check_theorem_2(descend(f, x0, rate, steps=50, weight_decay=decay))
     """
-    lam, divisor = run.weight_decay, 8 if sharp else 16
+    lam = run.weight_decay
     limit = weight_decay_limit(run.norms[0], float(run.problem.geometry.norm(run.problem.x_star)))
     if not 0 < lam <= limit * (1 + TOLERANCE):
         raise ValueError(f"Theorem 2 needs a weight decay in (0, {limit}], got {lam}")
-    bound = theorem_2_bound(run.curvatures[:-1], lam, sharp=sharp)
+    bound = theorem_2_bound(run.curvatures[:-1], lam)
     _require(
-        "Theorem 2 (sharp)" if sharp else "Theorem 2",
+        "Theorem 2",
         *_never_rise(run),
         _Claim("‖x^t‖ ≤ 1/λ", run.norms, 1 / lam),
         _Claim("λη^t ≤ 1", lam * run.rates, 1.0),
-        _progress(run, lam**2 / divisor, f"λ²(Δ^t)²/({divisor}K)"),
-        _Claim(f"Δ^T ≤ {divisor}ΣK/(λ²T²)", run.gaps[1:], bound, first=1),
+        _progress(run, lam**2 / 16, "λ²(Δ^t)²/(16K)"),
+        _Claim("Δ^T ≤ 16ΣK/(λ²T²)", run.gaps[1:], bound, first=1),
         *_warm_up_then_decay(run),
     )
 
 
 def check_theorem_3(*runs: Run) -> None:
-    """Check every claim of Theorem 3 for runs on a `Family` with `theorem_3_rate` from one x⁰.
+    """Check every claim of Theorem 3 for runs on a `FiniteSum` with `theorem_1_rate` from one x⁰.
 
     The claims on every path: ‖x^{t+1} − x*‖² ≤ ‖x^t − x*‖² − (Δ_ξ/(D·K_ξ))² from the proof, hence ‖x^t − x*‖ ≤ D;
     Σ(Δ_ξ/K_ξ)² ≤ D⁴; and both bounds for every T. The claim about the mean over paths: the first bound as printed. Δ_ξ
@@ -212,24 +211,24 @@ def check_theorem_3(*runs: Run) -> None:
 
     Raises:
         ClaimViolated: a claim fails; the error is about the first such step.
-        ValueError: there are no runs, one is on a single `Problem`, or they differ in length or D.
+        ValueError: there are no runs, one is on a single problem, or they differ in length or D.
 
     Example:
         >>> import torch
-        >>> from autowarm.theory import check_theorem_3, descend, regression_family, theorem_3_rate
+        >>> from autowarm.theory import check_theorem_3, descend, regression_family, theorem_1_rate
         >>> seeds = [torch.Generator().manual_seed(seed) for seed in range(4)]
         >>> rows = torch.randn(5, 3, generator=seeds[0], dtype=torch.float64)
         >>> family = regression_family(rows, torch.zeros(3, dtype=torch.float64))
         >>> x0 = family.point(1.0, seeds[0])
-        >>> rate = lambda gap: theorem_3_rate(gap, family.K, D=1.0)
+        >>> rate = lambda gap: theorem_1_rate(gap, family.K, D=1.0)
         >>> check_theorem_3(*(descend(family, x0, rate, 50, generator=seed) for seed in seeds))
     """
     if not runs or len({(run.D, len(run.rates)) for run in runs}) > 1:
         raise ValueError("all runs must have one length and start from one x0, or equally far from x*")
     D = runs[0].D
     for run in runs:
-        if not is_family(run.problem):
-            raise ValueError("Theorem 3 is about a Family, and a run is on a single Problem")
+        if not isinstance(run.problem, FiniteSum):
+            raise ValueError("Theorem 3 is about a FiniteSum, and a run is on a single problem")
         squares, gains = run.distances**2, (run.gaps[:-1] / run.curvatures[:-1]) ** 2
         T = np.arange(1, len(run.rates) + 1)
         means = np.cumsum(run.gaps[:-1]) / T

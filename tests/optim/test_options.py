@@ -26,17 +26,17 @@ KEYS: dict[str, dict[str, str]] = {
     "use_muon": {"Lion": "it is for Muon", "SignSGD": "it is for Muon", "NormSGD": "for Muon", "LMO": "for Muon"},
     "lr_mult": {"": "give the group its own lr"},
     "max_nonfinite": {"": "give it to the optimizer"},
-    "method": {"Muon": r"give it geometry=Spectral\(...\)", "": "it takes "},
+    "method": {"Muon": r"give it geometry=Spectral\(...\)"},
     "wd": {"": "use weight_decay"},
     "weigth_decay": {"": "did you mean weight_decay?"},
-    "learning_rate": {"": "it takes "},
+    "learning_rate": {"": "use lr"},
     "amsgrad": {"": "leave it out, or use torch.optim.AdamW"},
-    "ns_steps": {"Muon": r"give it geometry=Spectral\(...\)", "": "it takes "},
-    "betas": {"Muon": "use adamw_betas", "SignSGD": "it takes ", "NormSGD": "it takes ", "LMO": "it takes "},
+    "ns_steps": {"Muon": r"give it geometry=Spectral\(...\)"},
+    "betas": {"Muon": "use adamw_betas", "SignSGD": "for Lion", "NormSGD": "for Lion", "LMO": "for Lion"},
     "beta": {"Lion": "give betas", "": "use momentum"},
     "momentum": {"Lion": "give betas"},
     "maximise": {"": "did you mean maximize?"},
-    "Nesterov": {"Lion": "it takes ", "": "did you mean nesterov?"},
+    "Nesterov": {"Muon": "did you mean nesterov?", "LMO": "did you mean nesterov?"},
 }
 
 
@@ -60,7 +60,8 @@ def test_what_others_write_into_a_group_is_no_option(cls: type[LMO]) -> None:
     assert opt.param_groups[0].items() >= written.items()
     opt.add_param_group(opt.param_groups[0] | {"params": [matrix()]})  # nor what has no effect, if a group has it
     theirs = {"lookahead_step": 0, "count": torch.ones(1), "counts": [np.zeros(1)]}  # of wrappers
-    opt.param_groups[0].update(theirs)
+    theirs |= {"adaptive": False, "rho": 0.05, "perturb_eps": 1e-12, "weight_decouple": True}
+    opt = cls([{"params": [matrix()], **written, **theirs}], lr=0.1)
     opt.step()
     for group in (opt.param_groups[0], opt.state_dict()["param_groups"][0]):
         assert all(group[name] is one for name, one in theirs.items() if name != "counts")

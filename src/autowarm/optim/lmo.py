@@ -17,8 +17,6 @@ from ..devices import check_member, is_capturing
 from ..geometry import Geometry, GeometryName, resolve
 from ..modes import in_normal_mode
 from .checks import (
-    ELSEWHERE,
-    LABELS,
     called,
     check_capture,
     check_gradient,
@@ -184,7 +182,7 @@ class LMO(Watched, Saved):
         """Make the optimizer from the options that all have, and those that its class adds or sets."""
         known = {*signature(type(self)).parameters, *_COMMON} - {"params", "common"}
         for name in common.keys() - _COMMON.keys():
-            instead = instead_of(name, known, self._not_of_a_group)
+            instead = instead_of(name, known, self._not_of_a_group) or f"it takes {', '.join(sorted(known))}"
             raise TypeError(f"{type(self).__name__} has no option {name!r}: {instead}")
         if isinstance(params, nn.Module):
             raise TypeError(
@@ -347,13 +345,10 @@ class LMO(Watched, Saved):
     def _settle(self, group: dict[str, Any], whose: str = "", **known: Any) -> None:
         """Bring a group's options to their usual form; ValueError if one is unknown or out of range."""
         names = self.defaults.keys() - self._not_of_a_group.keys()
-        odd = group.keys() - names - LABELS
-        if whose:  # later, wrappers such as Lookahead keep there what is theirs
-            odd &= {*ELSEWHERE, *self._not_of_a_group}
-        for name in odd:
+        for name in group.keys() - names:  # wrappers such as SAM and Lookahead keep there what is theirs
             if name not in self.defaults or repr(group[name]) != repr(self.defaults[name]):
-                instead = instead_of(name, names, self._not_of_a_group)
-                raise ValueError(f"{whose}a group of {type(self).__name__} has no {name}: {instead}")
+                if instead := instead_of(name, names, self._not_of_a_group):
+                    raise ValueError(f"{whose}a group of {type(self).__name__} has no {name}: {instead}")
         group.update(plain_numbers(group, names))
         self._check_group({**self.defaults, **group, **known}, whose)
         group["geometry"] = resolve(group.get("geometry", self.defaults["geometry"]))

@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
-from operator import is_not
 from typing import Any, ClassVar, Self, TypedDict, Unpack, overload
 
 import torch
@@ -84,8 +83,8 @@ class Watched(Optimizer):
 
         Raises:
             ValueError: a gradient is sparse, its numbers are complex or whole, or it is not on the mesh of its tensor,
-                FSDP1 has cut a tensor whose step needs the whole, a tensor was resized since its last step, or an
-                option of a group was set to what is out of range; nothing is updated.
+                FSDP1 has cut a tensor whose step needs the whole, a tensor was resized since its last step, or a
+                group's rate is out of range; nothing is updated. Other options are checked when a group is added.
             RuntimeError: ranks that share tensors have different tensors or gradients; no rank updates anything, and
                 on an accelerator the error may come in a later step. Also if gradients were not finite in
                 ``max_nonfinite`` updates in a row, or a CUDA graph that could not be replayed is capturing the step.
@@ -230,7 +229,6 @@ class LMO(Watched, Saved):
         name_like_others(param_group, self.param_groups)
         super().add_param_group(param_group)
         self._unused.left = UPDATES
-        self._note(self.param_groups[-1])
         try:
             self._check_tensors(self.param_groups[-1])
         except (ValueError, NotImplementedError):
@@ -303,10 +301,11 @@ class LMO(Watched, Saved):
                     check_gradient(type(self).__name__, p, g)
                 xs.append(p)
                 gs.append(g)
-        lr, *others = map(group.__getitem__, self.defaults)
-        settled, now = self._settled.get(id(group), [None]), [type(lr), *others, len(group)]
-        if any(map(is_not, now, settled)) or not (isinstance(lr, Tensor) or 0 <= lr < math.inf):
-            self._settle_changed(group)
+        lr = group["lr"]  # which schedules set, and anybody else
+        if not (isinstance(lr, Tensor) or (type(lr) is float and 0 <= lr < math.inf)):
+            place = next(i for i, one in enumerate(self.param_groups) if one is group)
+            self._check_group(group, f"{type(self).__name__}: {called(place, self.param_groups)}: ")
+            group["lr"] = float(lr)
         geometry = group["geometry"]
         if id(geometry) not in self._plans.geometries:  # as it is not in the first step
             check_whole(type(self).__name__, geometry, [p for one in self.param_groups for p in one["params"]])
@@ -323,34 +322,15 @@ class LMO(Watched, Saved):
             self._outliers.prepare(xs[0].device)
         rule.state_of(group, xs, self.state, state)
 
-    def _settle_changed(self, group: dict[str, Any]) -> None:
-        """Bring options that were set since the last update to their usual form; raise ValueError, as the constructor
-        does, if no update can use them."""
-        place = next(i for i, one in enumerate(self.param_groups) if one is group)
-        lr, known = group["lr"], {}
-        if isinstance(lr, Tensor) and lr.numel() == 1:  # whose value nobody reads: the host would wait
-            known = {"lr": 0.0, "capturable": False}
-        whose, was = f"{type(self).__name__}: {called(place, self.param_groups)}: ", self._settled.get(id(group), ())
-        self._settle(group, whose, **known)
-        before = dict(zip(self.defaults, was, strict=False)).get("algorithm", now := group.get("algorithm"))
-        if before != now:
-            raise ValueError(f"{whose}algorithm was {before!r}, and its state is of that: make a new optimizer")
-        self._note(group)
-
-    def _note(self, group: dict[str, Any]) -> None:
-        """Remember a group's options, which have been checked."""
-        lr, *others = map(group.__getitem__, self.defaults)
-        self._settled[id(group)] = [type(lr), *others, len(group)]
-
-    def _settle(self, group: dict[str, Any], whose: str = "", **known: Any) -> None:
-        """Bring a group's options to their usual form; ValueError if one is unknown or out of range."""
+    def _settle(self, group: dict[str, Any]) -> None:
+        """Bring a new group's options to their usual form; ValueError if one is out of range or nearly one of ours."""
         names = self.defaults.keys() - self._not_of_a_group.keys()
         for name in group.keys() - names:  # wrappers such as SAM and Lookahead keep there what is theirs
-            if name not in self.defaults or repr(group[name]) != repr(self.defaults[name]):
-                if instead := instead_of(name, names, self._not_of_a_group):
-                    raise ValueError(f"{whose}a group of {type(self).__name__} has no {name}: {instead}")
+            instead = instead_of(name, names, self._not_of_a_group)
+            if instead and (name not in self.defaults or repr(group[name]) != repr(self.defaults[name])):
+                raise ValueError(f"a group of {type(self).__name__} has no {name}: {instead}")
         group.update(plain_numbers(group, names))
-        self._check_group({**self.defaults, **group, **known}, whose)
+        self._check_group({**self.defaults, **group})
         group["geometry"] = resolve(group.get("geometry", self.defaults["geometry"]))
 
     def _is_shared(self) -> bool:
@@ -408,7 +388,6 @@ class LMO(Watched, Saved):
         if not hasattr(self, "_agreement"):  # a copy, and not the optimizer itself, which loads a state here, too
             self._prepare()
             self.__dict__.setdefault("_outliers", Outliers(None))
-        self._settled.clear()  # the groups are new dicts, which may be where earlier ones were
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)  # a state saved before this option existed
@@ -416,7 +395,6 @@ class LMO(Watched, Saved):
     def _prepare(self) -> None:
         """Make what no copy or pickle contains."""
         self._unused = Unused()
-        self._settled: dict[int, list[Any]] = {}  # of each group: its rate's type and other options, checked
         self._agreement, self._plans = Agreement(self._process_group), Plans()
         self._shared = {name: Shared(rule, self._process_group) for name, rule in self._rules.items()}
 

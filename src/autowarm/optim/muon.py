@@ -164,7 +164,7 @@ class Muon(LMO):
         groups.append({**rows, "depthwise": True, **adamw_part})
         return cls([group for group in groups if group["params"]], lr, **options)
 
-    def _settle(self, group: dict[str, Any], whose: str = "", **known: Any) -> None:
+    def _settle(self, group: dict[str, Any]) -> None:
         if (use_muon := group.pop("use_muon", None)) is not None:  # how Muon's first scripts mark their groups
             meant = "muon" if use_muon else "adamw"
             if use_muon not in (True, False) or group.setdefault("algorithm", meant) != meant:
@@ -176,7 +176,7 @@ class Muon(LMO):
             # An AdamW step does not come from an oracle, but its entries are about ±1, so sign geometry describes it
             # best.
             group["geometry"] = Sign()
-        super()._settle(group, whose, **known)
+        super()._settle(group)
 
     def _check_tensors(self, group: dict[str, Any]) -> None:
         super()._check_tensors(group)

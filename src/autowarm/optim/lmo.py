@@ -209,8 +209,8 @@ class LMO(Watched, Saved):
         Raises:
             ValueError: no tensor of the model requires a gradient.
         """
-        parts = partition(model)
-        weights = parts.matrices + parts.stacks + parts.depthwise + parts.heads
+        parts = partition(model, heads=[])  # one rule updates output layers and others
+        weights = parts.matrices + parts.stacks + parts.depthwise
         groups: list[dict[str, Any]] = [{"params": weights, "role": "weights", "weight_decay": weight_decay}]
         given = options.get("geometry", getattr(signature(cls).parameters.get("geometry"), "default", None))
         if given is not None:

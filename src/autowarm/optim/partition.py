@@ -16,7 +16,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from ..frames import frames_of_ours
 from ..geometry import Geometry
-from .heads import CONVOLUTIONS, LAYERS, TRANSPOSED_CONVOLUTIONS, output_layers, table_of
+from .heads import CONVOLUTIONS, LAYERS, TRANSPOSED_CONVOLUTIONS, output_tensors, table_of
 from .step.dtensors import are_flat_pieces
 
 # Tensors outside any layer that are looked up or added, not multiplied: position and class tokens, bias tables.
@@ -78,12 +78,12 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
     """Sort a model's tensors by role, frozen ones included, because they may be unfrozen later.
 
     The output layer is the one that the model names itself (transformers' ``get_output_embeddings``, timm's
-    ``get_classifier``). If it names none, it is the outermost layer called lm_head, head, fc, output, classifier or
-    similar, provided that there is only one; otherwise the last linear layer of an `nn.Sequential`. If a module of such
-    a name contains several layers, its last linear layer counts; if it is a list or a dictionary of heads, the last of
-    each, and a layer of such a name beside it. Of several models side by side (student and teacher, actor and critic,
-    two towers), each has its own, unless one takes in what another puts out. A tensor in an `nn.ParameterList` or
-    `nn.ParameterDict` goes by the name of that, too.
+    ``get_classifier``). If it names none, it is the outermost layer or bare matrix called lm_head, head, fc, output,
+    classifier or similar, outside of lists of blocks; if a module of such a name contains several layers, their last.
+    Without such a name, it is the last linear layer with as many outputs as a table of embeddings has rows, or that of
+    an `nn.Sequential`. A linear layer of your own class counts, too. Where several layers may be it, as in two models side
+    by side, an error asks for ``heads``. A tensor in an `nn.ParameterList` or `nn.ParameterDict` goes by the name of
+    that, too.
 
     Args:
         model: the model.
@@ -93,7 +93,7 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
     Raises:
         TypeError: it is no model.
         ValueError: no tensor of the model requires a gradient, a lazy one has no shape yet, FSDP1 has cut the tensors,
-            or a pattern of ``heads`` matches no name.
+            several layers may be the output layer, or a pattern of ``heads`` matches no name.
 
     Example:
         >>> import torch
@@ -116,8 +116,7 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
             f"tell whether they were matrices: {USE_FSDP2}"
         )
     if heads is None:
-        # A parametrized layer computes its weight from tensors further in.
-        head_ids = {id(p) for layer in output_layers(model) for p in layer.parameters()}
+        head_ids = {id(p) for p in output_tensors(model)}
     else:
         heads = [heads] if isinstance(heads, str) else heads
         check_patterns("heads", heads, model)

@@ -202,9 +202,10 @@ class LMO(Watched, Saved):
     ) -> Self:
         """Build the optimizer for a whole model, with weight decay on the layers' weights only.
 
-        Weights of linear and convolution layers decay by λ; embeddings (and heads tied to them), biases and norms do
-        not. `autowarm.optim.partition` explains how it tells them apart. In spectral geometry, each expert of a stack
-        and each group of a convolution is a matrix of its own.
+        Weights of linear and convolution layers decay by λ; embeddings (and heads tied to them), biases, norms and what
+        the model exempts (``no_weight_decay()``) do not. `autowarm.optim.partition` explains how it tells them apart.
+        In spectral and Frobenius geometry, each expert of a stack is a matrix of its own, and in spectral geometry each
+        group of a convolution.
 
         Raises:
             ValueError: no tensor of the model requires a gradient.
@@ -219,7 +220,7 @@ class LMO(Watched, Saved):
                 for own, named in by_reading(parts, weights, resolve(given)).items()
             ]
         groups += [{"params": parts.embeddings + parts.vectors, "weight_decay": 0.0, "role": "embeddings and vectors"}]
-        return cls([group for group in groups if group["params"]], lr, **options)
+        return cls(parts.by_decay(groups), lr, **options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group, after checking its options; a geometry can be given by name."""

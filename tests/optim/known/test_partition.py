@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -219,6 +220,95 @@ def test_gpt2s_layers_are_known_to_be_kept_as_in_out() -> None:
     assert fused["param_names"] == ["transformer.h.0.attn.c_attn.weight"]
     assert (fused["role"], plain["role"]) == ("matrices in 3 blocks, kept as (in, out)", "matrices, kept as (in, out)")
     assert [(g["geometry"].blocks, g["geometry"].transposed) for g in (fused, plain)] == [(3, True), (1, True)]
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb, self.body, self.head = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(self.emb(x)))
+
+
+TOKENS = torch.zeros(2, dtype=torch.long)
+EXPORTED: dict[str, Callable[[], Any]] = {
+    "scripted": lambda: torch.jit.script(Small()),
+    "traced": lambda: torch.jit.trace(Small(), TOKENS),
+    "exported": lambda: torch.export.export(Small(), (TOKENS,)).module(),
+    "unflattened": lambda: torch.export.unflatten(torch.export.export(Small(), (TOKENS,))),
+    "scripted inside": lambda: nn.ModuleDict({"net": torch.jit.script(Small())}),
+}
+
+
+@each("how", EXPORTED)
+def test_what_has_no_layers_of_their_class_any_more_is_refused(how: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is deprecated, and in use
+        model = EXPORTED[how]()
+    for cls in (Muon, Lion):
+        with pytest.raises(
+            ValueError, match="scripted, traced or exported .*: build the optimizer from the eager model"
+        ):
+            cls.from_model(model)
+
+
+def test_a_graph_of_layers_and_a_scripted_function_are_read_as_usual() -> None:
+    assert names(partition(torch.fx.symbolic_trace(Small())).heads) == {"head.weight"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.ReLU()), nn.Linear(4, 2))
+    assert names(partition(model).heads) == {"2.weight"}
+
+
+class Exempting(Small):
+    """As timm's models and Mamba's say what does not decay."""
+
+    def __init__(self, exact: set[str], parts: set[str], marked: str = "") -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        self.no_weight_decay, self.no_weight_decay_keywords = (lambda: exact), (lambda: parts)
+        if marked:
+            self.get_parameter(marked)._no_weight_decay = True
+
+
+@each("cls", [Muon, Lion])
+@each("prefix", ["", "net."])
+@each(
+    ("exempt", "wanted"),
+    [
+        (({"body.weight", "emb.weight"}, set()), {"body.weight"}),
+        ((set(), {"mlp"}), {"mlp.0.weight", "mlp.1.weight"}),
+        (({"head.weight"}, {"0.w"}, "mlp.1.weight"), {"head.weight", "mlp.0.weight", "mlp.1.weight"}),
+        ((set(), set(), "emb.weight"), set()),
+    ],
+)
+def test_what_a_model_exempts_does_not_decay(cls: Any, prefix: str, exempt: Any, wanted: set[str]) -> None:
+    model: nn.Module = Exempting(*exempt)
+    options = {"adamw_weight_decay": 0.2} if cls is Muon else {}
+    opt = cls.from_model(nn.ModuleDict({"net": model}) if prefix else model, **options)
+    decays = {name: group["weight_decay"] for group in opt.param_groups for name in group["param_names"]}
+    matrices = {f"{prefix}{name}" for name in ("body.weight", "head.weight", "mlp.0.weight", "mlp.1.weight")}
+    assert {name for name in matrices if not decays[name]} == {prefix + name for name in wanted}
+    exempted = "emb.weight" in (*exempt[0], *exempt[2:])
+    assert decays[f"{prefix}emb.weight"] == (0.2 if cls is Muon and not exempted else 0.0)
+    assert len(opt.param_groups) == len({(group["role"], group["weight_decay"]) for group in opt.param_groups})
+
+
+@each("kind", ["OFTConfig", "BOFTConfig", "VBLoRAConfig", "C3AConfig", "RandLoraConfig", "HRAConfig", "LoraConfig"])
+def test_factors_of_adapters_that_are_no_matrices_go_to_adamw(kind: str) -> None:
+    peft = pytest.importorskip("peft")
+    sizes = {"OFTConfig": {"oft_block_size": 4, "r": 0}, "BOFTConfig": {"boft_block_size": 4},
+             "C3AConfig": {"block_size": 4}, "VBLoRAConfig": {"vector_length": 4, "num_vectors": 8, "r": 2}}  # fmt: skip
+    options = sizes.get(kind, {"r": 2})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = peft.get_peft_model(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), getattr(peft, kind)(
+            target_modules=["0", "1"], **options))  # fmt: skip
+    trained = {name for name, p in model.named_parameters() if p.requires_grad and p.ndim > 1}
+    parts = partition(model, heads=[])
+    assert trained
+    assert trained <= (names(parts.matrices) if kind == "LoraConfig" else names(parts.vectors))
 
 
 def lazy() -> nn.Module:

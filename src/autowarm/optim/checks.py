@@ -17,14 +17,10 @@ from .step.dtensors import are_flat_pieces, check_placed
 
 _NAMES = {"param_names", "role", "name", "group_name"}
 _SWITCHES = {"nesterov", "capturable", "adamw_eps_hat", "warn_unused", "maximize"}
-# What a group may have besides its options: its tensors, names, and what schedulers read or write there.
-LABELS = {
-    *_NAMES, "params", "depthwise", "optimizer", "warmup", "lr_scale", "initial_lr", "max_lr", "min_lr", "base_lr",
-    "swa_lr", "max_momentum", "base_momentum", "foreach", "fused",
-}  # fmt: skip
 # What options are called elsewhere, or what to do instead.
 ELSEWHERE = {
     "wd": "weight_decay", "kind": "algorithm", "beta": "momentum", "ns_steps": "steps", "adjust_lr_fn": "radius",
+    "learning_rate": "lr", "betas": "it is for Lion's groups",
     "adam_betas": "adamw_betas", "adam_eps": "adamw_eps", "lr_mult": "give the group its own lr",
     "lr_ratio": "give the group its own lr", "use_muon": "it is for Muon's groups",
     "algorithm": "it is for Muon's groups",
@@ -33,14 +29,19 @@ ELSEWHERE = {
 
 
 def instead_of(name: str, known: Iterable[str], others: Mapping[str, str]) -> str:
-    """What to do about an unknown option, given those that are known, and what others say of theirs."""
+    """What to do about an option that is unknown but close to one of ours; "" for any other name.
+
+    Args:
+        name: the option.
+        known: the options that are known.
+        others: what to do about some more.
+    """
     same = ELSEWHERE.get(name, name)
     if same in known:
         return f"use {same}"
-    if " " in (what := others.get(same) or ELSEWHERE.get(same, same)):
-        return what
-    close = get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"it takes {', '.join(sorted(known))}"
+    what = others.get(name) or others.get(same) or ELSEWHERE.get(same, same)
+    close = get_close_matches(name, known, n=1, cutoff=0.85)
+    return what if " " in what else f"did you mean {close[0]}?" if close else ""
 
 
 def check_options(

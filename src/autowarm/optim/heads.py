@@ -1,34 +1,117 @@
-"""Finds the output layers of a model, and of the models that it holds beside each other."""
+"""Finds the output layer of a model, or asks which it is."""
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterable
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 # What wrappers (torch.compile, FSDP, activation checkpointing) insert into the names of modules; DDP's is at the front.
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-# Usual names of output layers, for models that do not name theirs.
-_HEADS = {
+# Usual names of output layers, for models that do not name theirs, and of lists and dictionaries of them.
+_USUAL = {
     "lm_head", "head", "heads", "output", "classifier", "classification_head", "fc", "fc_out", "embed_out", "score",
     "qa_outputs", "logits", "logits_proj",
 }  # fmt: skip
-# Those of them that, as a list, are more often layers that follow each other than heads side by side.
-_CHAINS = {"fc"}
-_SEVERAL = (nn.ModuleList, nn.ModuleDict)
-# What lists and dictionaries of heads are called besides, unless the heads are attention's.
-_SEVERAL_HEADS = re.compile(r"_(head|classifier)s?$")
-# What whole models beside each other are called by their roles.
-_ROLES = re.compile(
-    r"^(student|teacher|policy|reference|ref|online|target|ema|actor|critic|generator|discriminator|gen|disc|net_?[dg]"
-    r"|qf|q(?=_?\d|_?net))(_?(model|net|network|policy))?_?\d*s?$",
-    re.IGNORECASE,
-)
-_OF_ATTENTION = re.compile(r"(^|_)(attn?|attention|self|cross|multi|[sc]a|mh?a|msa|q|k|v|query|key|value)_heads?$")
+_SEVERAL = re.compile(r"(^|_)(head|output|classifier|score)s?$")
+_LISTS = (nn.ModuleList, nn.ModuleDict)
 TRANSPOSED_CONVOLUTIONS = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED_CONVOLUTIONS)
 LAYERS = (nn.Linear, *CONVOLUTIONS)
+
+
+def output_tensors(model: nn.Module) -> list[Tensor]:
+    """The tensors of the output layer, see `partition`.
+
+    Raises:
+        ValueError: several layers may be the output layer.
+    """
+    model = _unwrapped(model)
+    for ask in ("get_output_embeddings", "get_classifier"):
+        method = getattr(model, ask, None)
+        answer = method() if callable(method) else None
+        several = [*answer.children()] if isinstance(answer, _LISTS) else answer
+        several = several if isinstance(several, tuple | list) else [several]
+        if layers := [layer for one in several if isinstance(one, nn.Module) for layer in _layers(one)[-1:]]:
+            return _tensors(layers)
+    named = _outermost_by_name(model)
+    named = {name: some for name, some in named.items() if any(_is_matrix(p) for p in some)} or named
+    if len(named) > 1:
+        which = " or ".join(named if len(named) < 4 else [*[*named][:3], "another"])
+        raise ValueError(f"which is the output layer, {which}? Pass heads= with regular expressions for its weight")
+    if named:
+        return next(iter(named.values()))
+    # The last layer that is as wide as a vocabulary; a square table may be one of anything.
+    tables = {table for module in model.modules() if (table := table_of(module))}
+    vocabularies = {rows for rows, columns in tables if rows != columns}
+    linear: list[Any] = [m for m in _outside_of_lists(model) if _is_linear(m)]
+    if wide := [m for m in linear if m.weight.shape[0] in vocabularies]:
+        return _tensors(wide[-1:])
+    # The last linear layer of a chain, or of the only part that a model has.
+    parts = [one for one in map(_unwrapped, model.children()) if any(p.ndim > 1 for p in one.parameters())]
+    if not parts or isinstance(parts[-1], _LISTS) or not (isinstance(model, nn.Sequential) or len(parts) == 1):
+        return []
+    if not _is_linear(parts[-1]):
+        return output_tensors(parts[-1])
+    # It must follow another layer, which a table of embeddings is not.
+    before = (m for part in parts[:-1] for m in part.modules() if not table_of(m))
+    return _tensors(parts[-1:]) if any(p.ndim > 1 for m in before for p in m.parameters(recurse=False)) else []
+
+
+def _outermost_by_name(model: nn.Module) -> dict[str, list[Tensor]]:
+    """The layers and bare tensors of a usual name that are least deep in a model, but none in a list of blocks."""
+    level = {"": model}
+    while level:
+        found: dict[str, list[Tensor]] = {}
+        below: dict[str, nn.Module] = {}
+        for path, module in level.items():
+            found |= {
+                path + name: [p]
+                for name, p in module.named_parameters(recurse=False)
+                if name in _USUAL and _is_matrix(p)
+            }
+            for name, child in module.named_children():
+                child = _unwrapped(child)
+                if not isinstance(module, nn.ModuleList | nn.Sequential):
+                    below[f"{path}{name}."] = child
+                # Some classifiers, and heads of several tasks, end in a convolution with a kernel of one pixel.
+                kinds = LAYERS if name == "classifier" and not path else nn.Linear
+                if isinstance(child, _LISTS) and _SEVERAL.search(name):
+                    heads = {f"{path}{name}.{key}": _layers(one)[-1:] for key, one in child.named_children()}
+                    found |= {head: _tensors(layers) for head, layers in heads.items() if layers}
+                # Blocks may call a whole module "output": below the top, only single layers count.
+                elif name in _USUAL and (layers := _layers(child, kinds)[-1:]) and (not path or layers == [child]):
+                    found[path + name] = _tensors(layers)
+        if found:
+            return found
+        level = below
+    return {}
+
+
+def _outside_of_lists(module: nn.Module) -> Iterable[nn.Module]:
+    """A module and all in it, but for what is in lists, as blocks are."""
+    yield module
+    for child in module.children() if not isinstance(module, nn.ModuleList) else ():
+        yield from _outside_of_lists(child)
+
+
+def _layers(module: nn.Module, kinds: type | tuple[type, ...] = LAYERS) -> list[nn.Module]:
+    return [m for m in module.modules() if isinstance(m, kinds) or _is_linear(m)]
+
+
+def _tensors(layers: Iterable[nn.Module]) -> list[Tensor]:
+    return [p for layer in layers for p in layer.parameters()]  # of a parametrized layer, too
+
+
+def _is_linear(module: nn.Module) -> bool:
+    """Whether a module is a linear layer, PyTorch's or of a class that has a matrix and no parts."""
+    own = getattr(module, "weight", None)
+    other = not [*module.children()] and isinstance(own, Tensor) and own.ndim == 2 and not table_of(module)
+    return isinstance(module, nn.Linear) or other
+
+
+def _is_matrix(x: Tensor) -> bool:
+    return x.ndim > 1 and x.shape[0] > 1
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -37,134 +120,6 @@ def _unwrapped(model: nn.Module) -> nn.Module:
     if len(names) == 1 and names[0] in (*WRAPPERS, "module") and not [*model.parameters(recurse=False)]:
         return _unwrapped(getattr(model, names[0]))
     return model
-
-
-def output_layers(model: nn.Module) -> list[nn.Module]:
-    """The output layers of a model, and of the models that it holds side by side."""
-    model = _unwrapped(model)
-    named, of_its_own = _named_output_layers(model)
-    follow = isinstance(model, nn.Sequential)  # and norms may follow the last layer
-    trained = [one for one in map(_unwrapped, model.children()) if any(p.ndim > follow for p in one.parameters())]
-    if len(trained) == 1 and not (of_its_own or isinstance(trained[0], nn.Linear | nn.ModuleList)):
-        return output_layers(trained[0])
-    models = [] if follow else _models_in(model, by_role=of_its_own)
-    if of_its_own or models:
-        return [*named, *chain.from_iterable(models)]
-    if named or not (follow and trained):
-        return named
-    last = trained[-1]
-    if isinstance(last, nn.Linear):
-        # A model's only layer is not an output layer, because it does not follow another.
-        before = (m for child in trained[:-1] for m in child.modules() if not table_of(m))
-        return [last] if any(p.ndim > 1 for m in before for p in m.parameters(recurse=False)) else []
-    return output_layers(last) if not isinstance(last, nn.ModuleList) else []
-
-
-def _named_output_layers(model: nn.Module) -> tuple[list[nn.Module], bool]:
-    """The layers that a model or their names say are its last (none: no name does), and whether they are its own."""
-    for ask in ("get_output_embeddings", "get_classifier"):
-        method = getattr(model, ask, None)
-        answer = method() if callable(method) else None
-        several = answer if isinstance(answer, (tuple, list)) else [answer]
-        layers = [layer for one in several if isinstance(one, nn.Module) for layer in _last_layers(one)]
-        if layers:
-            return layers, True
-    by_depth: dict[int, list[tuple[str, bool, list[nn.Module]]]] = defaultdict(list)
-    # What a wrapper holds takes its name.
-    named = {".".join(own for own in name.split(".") if own not in WRAPPERS): m for name, m in model.named_modules()}
-    for name, module in named.items():
-        place, _, own = name.rpartition(".")
-        is_list = isinstance(module, _SEVERAL) and _are_heads(own)
-        if own in _HEADS or is_list:
-            # Some classifiers, and heads of several tasks, end in a convolution with a kernel of one pixel.
-            kinds = LAYERS if (is_list or own == "classifier") and not place else nn.Linear
-            layers = _last_layers(module, kinds) if is_list else _layers(module, kinds)[-1:]
-            # Blocks inside a model may call a whole module "output"; only single layers count there.
-            singles = [*map(_unwrapped, module.children())] if is_list else [module]
-            if layers and (not place or layers == singles):
-                by_depth[name.count(".")].append((name, is_list, layers))
-    # Layers of such a name deeper inside, or one in every block, are hidden layers.
-    depth = min(by_depth, default=None)
-    return ([], False) if depth is None else (_side_by_side(by_depth[depth]), depth == 0)
-
-
-def _models_in(model: nn.Module, *, by_role: bool) -> list[list[nn.Module]]:
-    """The output layers of each of several whole models among a model's parts, or of those with the name of a role.
-
-    A part whose outputs may go into another part is no whole model: a block, an encoder, a projector. A language model
-    is one, because its outputs are those of its own vocabulary, and so is what has the name of a role.
-    """
-    parts = [*_parts(model)]
-    # The widths of all tables and layers that an input may enter.
-    takes = [{*(n for m in _entered(part) for n in (*table_of(m)[1:], _size(m, "in")) if n)} for _, part in parts]
-    roles: list[list[nn.Module]] = []
-    whole: list[list[nn.Module]] = []
-    others: dict[int, list[nn.Module]] = {}
-    for i, (name, part) in enumerate(parts):
-        taken = set().union(*takes[:i], *takes[i + 1 :])
-        role = bool(_ROLES.search(name))
-        layers = output_layers(part) if role or not by_role else []
-        if role and (layers or isinstance(part, nn.Linear)):
-            roles.append(layers or [part])
-        elif layers:
-            every = _layers(part)
-            tables = {rows for m in part.modules() for rows in table_of(m)[:1]}
-            if tables & {_size(layer, "out") for layer in layers}:
-                whole.append(layers)
-            # A block may have a layer of such a name before its last one.
-            elif not taken & {_size(layer, "out") for layer in (layers if {*every[-1:]} & {*layers} else every)}:
-                others[i] = layers
-    gives = {i: sum(_size(layer, "out") or 0 for layer in layers) for i, layers in others.items()}
-    fused = any(sum(gives.values()) - gives.get(i, 0) in widths for i, widths in enumerate(takes))
-    whole += [] if fused else others.values()
-    return roles + (whole if roles or len(whole) > 1 else [])
-
-
-def _parts(module: nn.Module, called: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """What a model holds, also in lists and dictionaries, by name; what a list holds has the list's."""
-    for name, child in module.named_children():
-        name, child = called if name.isdecimal() else name, _unwrapped(child)
-        yield from _parts(child, name) if isinstance(child, _SEVERAL) else [(name, child)]
-
-
-def _entered(part: nn.Module) -> Iterator[nn.Module]:
-    """The modules that another part's outputs may enter: a conditioning enters in the middle, but not of a chain."""
-    while isinstance(part, nn.Sequential) and (trained := [m for m in part if next(m.parameters(), None) is not None]):
-        part = trained[0]
-    return part.modules()
-
-
-def _size(layer: nn.Module, end: str) -> int | None:
-    sizes = (getattr(layer, f"{end}{what}", None) for what in ("_features", "_channels", "put_size"))
-    return next((size for size in sizes if isinstance(size, int)), None)
-
-
-def _are_heads(name: str) -> bool:
-    """Whether a list or a dictionary of this name is one of heads."""
-    usual = {name, name.removesuffix("s")} & (_HEADS - _CHAINS)
-    return bool(usual or _SEVERAL_HEADS.search(name)) and not _OF_ATTENTION.search(name)
-
-
-def _side_by_side(found: list[tuple[str, bool, list[nn.Module]]]) -> list[nn.Module]:
-    """Choose the heads among layers at one depth: a single layer, or all heads of lists and a layer beside them."""
-    if len({name.rpartition(".")[0] for name, *_ in found}) > 1:
-        return []
-    several = [layer for _, is_list, layers in found if is_list for layer in layers]
-    # A layer called "fc" is more often what the heads read.
-    chains = _CHAINS if several else ()
-    single = [layers for name, is_list, layers in found if not is_list and name.rpartition(".")[2] not in chains]
-    return several + (single[0] if len(single) == 1 else [])
-
-
-def _last_layers(module: nn.Module, kinds: type | tuple[type, ...] = LAYERS) -> list[nn.Module]:
-    """Return a module's last layer, or that of each module in a list or a dictionary of them."""
-    if isinstance(module, _SEVERAL):
-        return [layer for child in module.children() for layer in _last_layers(child, kinds)]
-    return _layers(module, kinds)[-1:]
-
-
-def _layers(module: nn.Module, kinds: type | tuple[type, ...] = LAYERS) -> list[nn.Module]:
-    return [m for m in module.modules() if isinstance(m, kinds)]
 
 
 def table_of(module: nn.Module) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
-from operator import is_not
 from typing import Any, ClassVar, Self, TypedDict, Unpack, overload
 
 import torch
@@ -17,8 +16,6 @@ from ..devices import check_member, is_capturing
 from ..geometry import Geometry, GeometryName, resolve
 from ..modes import in_normal_mode
 from .checks import (
-    ELSEWHERE,
-    LABELS,
     called,
     check_capture,
     check_gradient,
@@ -86,8 +83,8 @@ class Watched(Optimizer):
 
         Raises:
             ValueError: a gradient is sparse, its numbers are complex or whole, or it is not on the mesh of its tensor,
-                FSDP1 has cut a tensor whose step needs the whole, a tensor was resized since its last step, or an
-                option of a group was set to what is out of range; nothing is updated.
+                FSDP1 has cut a tensor whose step needs the whole, a tensor was resized since its last step, or a
+                group's rate is out of range; nothing is updated. Other options are checked when a group is added.
             RuntimeError: ranks that share tensors have different tensors or gradients; no rank updates anything, and
                 on an accelerator the error may come in a later step. Also if gradients were not finite in
                 ``max_nonfinite`` updates in a row, or a CUDA graph that could not be replayed is capturing the step.
@@ -184,7 +181,7 @@ class LMO(Watched, Saved):
         """Make the optimizer from the options that all have, and those that its class adds or sets."""
         known = {*signature(type(self)).parameters, *_COMMON} - {"params", "common"}
         for name in common.keys() - _COMMON.keys():
-            instead = instead_of(name, known, self._not_of_a_group)
+            instead = instead_of(name, known, self._not_of_a_group) or f"it takes {', '.join(sorted(known))}"
             raise TypeError(f"{type(self).__name__} has no option {name!r}: {instead}")
         if isinstance(params, nn.Module):
             raise TypeError(
@@ -205,15 +202,16 @@ class LMO(Watched, Saved):
     ) -> Self:
         """Build the optimizer for a whole model, with weight decay on the layers' weights only.
 
-        Weights of linear and convolution layers decay by λ; embeddings (and heads tied to them), biases and norms do
-        not. `autowarm.optim.partition` explains how it tells them apart. In spectral geometry, each expert of a stack
-        and each group of a convolution is a matrix of its own.
+        Weights of linear and convolution layers decay by λ; embeddings (and heads tied to them), biases, norms and what
+        the model exempts (``no_weight_decay()``) do not. `autowarm.optim.partition` explains how it tells them apart.
+        In spectral and Frobenius geometry, each expert of a stack is a matrix of its own, and in spectral geometry each
+        group of a convolution.
 
         Raises:
             ValueError: no tensor of the model requires a gradient.
         """
-        parts = partition(model)
-        weights = parts.matrices + parts.stacks + parts.depthwise + parts.heads
+        parts = partition(model, heads=[])  # one rule updates output layers and others
+        weights = parts.matrices + parts.stacks + parts.depthwise
         groups: list[dict[str, Any]] = [{"params": weights, "role": "weights", "weight_decay": weight_decay}]
         given = options.get("geometry", getattr(signature(cls).parameters.get("geometry"), "default", None))
         if given is not None:
@@ -222,7 +220,7 @@ class LMO(Watched, Saved):
                 for own, named in by_reading(parts, weights, resolve(given)).items()
             ]
         groups += [{"params": parts.embeddings + parts.vectors, "weight_decay": 0.0, "role": "embeddings and vectors"}]
-        return cls([group for group in groups if group["params"]], lr, **options)
+        return cls(parts.by_decay(groups), lr, **options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group, after checking its options; a geometry can be given by name."""
@@ -232,7 +230,6 @@ class LMO(Watched, Saved):
         name_like_others(param_group, self.param_groups)
         super().add_param_group(param_group)
         self._unused.left = UPDATES
-        self._note(self.param_groups[-1])
         try:
             self._check_tensors(self.param_groups[-1])
         except (ValueError, NotImplementedError):
@@ -305,10 +302,11 @@ class LMO(Watched, Saved):
                     check_gradient(type(self).__name__, p, g)
                 xs.append(p)
                 gs.append(g)
-        lr, *others = map(group.__getitem__, self.defaults)
-        settled, now = self._settled.get(id(group), [None]), [type(lr), *others, len(group)]
-        if any(map(is_not, now, settled)) or not (isinstance(lr, Tensor) or 0 <= lr < math.inf):
-            self._settle_changed(group)
+        lr = group["lr"]  # which schedules set, and anybody else
+        if not (isinstance(lr, Tensor) or (type(lr) is float and 0 <= lr < math.inf)):
+            place = next(i for i, one in enumerate(self.param_groups) if one is group)
+            self._check_group(group, f"{type(self).__name__}: {called(place, self.param_groups)}: ")
+            group["lr"] = float(lr)
         geometry = group["geometry"]
         if id(geometry) not in self._plans.geometries:  # as it is not in the first step
             check_whole(type(self).__name__, geometry, [p for one in self.param_groups for p in one["params"]])
@@ -325,37 +323,15 @@ class LMO(Watched, Saved):
             self._outliers.prepare(xs[0].device)
         rule.state_of(group, xs, self.state, state)
 
-    def _settle_changed(self, group: dict[str, Any]) -> None:
-        """Bring options that were set since the last update to their usual form; raise ValueError, as the constructor
-        does, if no update can use them."""
-        place = next(i for i, one in enumerate(self.param_groups) if one is group)
-        lr, known = group["lr"], {}
-        if isinstance(lr, Tensor) and lr.numel() == 1:  # whose value nobody reads: the host would wait
-            known = {"lr": 0.0, "capturable": False}
-        whose, was = f"{type(self).__name__}: {called(place, self.param_groups)}: ", self._settled.get(id(group), ())
-        self._settle(group, whose, **known)
-        before = dict(zip(self.defaults, was, strict=False)).get("algorithm", now := group.get("algorithm"))
-        if before != now:
-            raise ValueError(f"{whose}algorithm was {before!r}, and its state is of that: make a new optimizer")
-        self._note(group)
-
-    def _note(self, group: dict[str, Any]) -> None:
-        """Remember a group's options, which have been checked."""
-        lr, *others = map(group.__getitem__, self.defaults)
-        self._settled[id(group)] = [type(lr), *others, len(group)]
-
-    def _settle(self, group: dict[str, Any], whose: str = "", **known: Any) -> None:
-        """Bring a group's options to their usual form; ValueError if one is unknown or out of range."""
+    def _settle(self, group: dict[str, Any]) -> None:
+        """Bring a new group's options to their usual form; ValueError if one is out of range or nearly one of ours."""
         names = self.defaults.keys() - self._not_of_a_group.keys()
-        odd = group.keys() - names - LABELS
-        if whose:  # later, wrappers such as Lookahead keep there what is theirs
-            odd &= {*ELSEWHERE, *self._not_of_a_group}
-        for name in odd:
-            if name not in self.defaults or repr(group[name]) != repr(self.defaults[name]):
-                instead = instead_of(name, names, self._not_of_a_group)
-                raise ValueError(f"{whose}a group of {type(self).__name__} has no {name}: {instead}")
+        for name in group.keys() - names:  # wrappers such as SAM and Lookahead keep there what is theirs
+            instead = instead_of(name, names, self._not_of_a_group)
+            if instead and (name not in self.defaults or repr(group[name]) != repr(self.defaults[name])):
+                raise ValueError(f"a group of {type(self).__name__} has no {name}: {instead}")
         group.update(plain_numbers(group, names))
-        self._check_group({**self.defaults, **group, **known}, whose)
+        self._check_group({**self.defaults, **group})
         group["geometry"] = resolve(group.get("geometry", self.defaults["geometry"]))
 
     def _is_shared(self) -> bool:
@@ -413,7 +389,6 @@ class LMO(Watched, Saved):
         if not hasattr(self, "_agreement"):  # a copy, and not the optimizer itself, which loads a state here, too
             self._prepare()
             self.__dict__.setdefault("_outliers", Outliers(None))
-        self._settled.clear()  # the groups are new dicts, which may be where earlier ones were
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)  # a state saved before this option existed
@@ -421,7 +396,6 @@ class LMO(Watched, Saved):
     def _prepare(self) -> None:
         """Make what no copy or pickle contains."""
         self._unused = Unused()
-        self._settled: dict[int, list[Any]] = {}  # of each group: its rate's type and other options, checked
         self._agreement, self._plans = Agreement(self._process_group), Plans()
         self._shared = {name: Shared(rule, self._process_group) for name, rule in self._rules.items()}
 

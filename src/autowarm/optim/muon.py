@@ -111,16 +111,18 @@ class Muon(LMO):
         """Build Muon for a model's hidden matrices and AdamW for its embeddings, output heads, biases and norms.
 
         Weight decay λ applies to the weights of linear and convolution layers only, not to embeddings (or a head tied
-        to one) and not to vectors. Each matrix in a stack of expert matrices is orthogonalised separately, and so is
-        each group of a convolution. AdamW updates depthwise convolutions, whose groups have a single row. Frozen
-        tensors are included, and are updated once you unfreeze them.
+        to one) and not to vectors, nor to what the model exempts (``no_weight_decay()``). Each matrix in a stack of
+        expert matrices is orthogonalised separately, and so is each group of a convolution. AdamW updates depthwise
+        convolutions, whose groups have a single row. Frozen tensors are included, and are updated once you unfreeze
+        them.
 
         Args:
             blocks: fused weights to split into blocks of rows for their update, as regular expression → number of
                 equal blocks or a tuple of sizes, in heads or rows: ``{"qkv": 3}``, or ``{"qkv": (32, 8, 8)}`` where 32
                 heads of queries share 8 of keys and of values. κ counts the blocks. Rows are outputs, also in layers
-                that store their weights as (in, out), as GPT-2's do. A convolution's groups are blocks in any case. A
-                warning names a weight whose heads equal blocks would mix, if its module or config tells.
+                that store their weights as (in, out), as GPT-2's do. Blocks are contiguous: where q, k and v lie head
+                by head, as in GPT-NeoX, give 3 × heads. A convolution's groups are blocks in any case. A warning names
+                experts that seem to lie in one matrix.
             heads: regular expressions for the names of output layers, see `autowarm.optim.partition`. None detects
                 them; an empty list means that the model has none.
             adamw_lr: peak rate of the AdamW groups; None for ``lr``. A scheduler keeps the ratio of the two rates.
@@ -129,8 +131,8 @@ class Muon(LMO):
             options: arguments of the class itself, such as ``adamw_betas``.
 
         Raises:
-            ValueError: the model has no hidden matrix, a weight's rows do not divide into its blocks, or a pattern
-                matches no name.
+            ValueError: the model has no hidden matrix, several layers may be its output, a weight's rows do not divide
+                into its blocks, or a pattern matches no name.
 
         Example:
             >>> import torch
@@ -141,9 +143,9 @@ class Muon(LMO):
             [('matrices in 3 blocks', 0.02), ('matrices', 0.02), ('embeddings and vectors', 0.004)]
         """
         parts = partition(model, heads=heads)
-        check_blocks(blocks or {}, model)
         if not (parts.matrices or parts.stacks):
             raise ValueError("Muon needs at least one hidden matrix and this model has none: use AdamW or Lion")
+        check_blocks(blocks or {}, model, parts)
         chosen = {name: options[name] for name in ("method", "steps", "dtype") if name in options}
         spectral = Spectral(options.get("radius", "match_rms_adamw"), **{"method": "polar-express", **chosen})
         groups: list[dict[str, Any]] = [
@@ -162,9 +164,9 @@ class Muon(LMO):
         groups += [{"params": named, "weight_decay": λ, "role": role, **adamw_part} for role, named, λ in roles]
         rows = {"params": parts.depthwise, "weight_decay": weight_decay, "role": "depthwise kernels"}
         groups.append({**rows, "depthwise": True, **adamw_part})
-        return cls([group for group in groups if group["params"]], lr, **options)
+        return cls(parts.by_decay(groups), lr, **options)
 
-    def _settle(self, group: dict[str, Any], whose: str = "", **known: Any) -> None:
+    def _settle(self, group: dict[str, Any]) -> None:
         if (use_muon := group.pop("use_muon", None)) is not None:  # how Muon's first scripts mark their groups
             meant = "muon" if use_muon else "adamw"
             if use_muon not in (True, False) or group.setdefault("algorithm", meant) != meant:
@@ -176,7 +178,7 @@ class Muon(LMO):
             # An AdamW step does not come from an oracle, but its entries are about ±1, so sign geometry describes it
             # best.
             group["geometry"] = Sign()
-        super()._settle(group, whose, **known)
+        super()._settle(group)
 
     def _check_tensors(self, group: dict[str, Any]) -> None:
         super()._check_tensors(group)

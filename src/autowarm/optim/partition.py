@@ -16,7 +16,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from ..frames import frames_of_ours
 from ..geometry import Geometry
-from .heads import CONVOLUTIONS, LAYERS, TRANSPOSED_CONVOLUTIONS, output_layers, table_of
+from .heads import CONVOLUTIONS, LAYERS, TRANSPOSED_CONVOLUTIONS, output_tensors, table_of
 from .step.dtensors import are_flat_pieces
 
 # Tensors outside any layer that are looked up or added, not multiplied: position and class tokens, bias tables.
@@ -36,11 +36,13 @@ _NORMS = (nn.LayerNorm, nn.RMSNorm)
 # Linear layers, by class name, that store their weight as (in, out), such as transformers' for GPT-2.
 _TRANSPOSED = {"Conv1D"}
 
-# What models and their configs call how many heads of queries, and of keys, they have, a head's width, and theirs.
-_QUERIES = ("num_attention_heads", "num_heads", "n_heads", "n_head")
-_KEYS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "num_query_groups", "n_query_groups")
-_HEAD_WIDTH = ("head_dim", "head_size")
-_WIDTH = ("hidden_size", "embed_dim", "d_model", "n_embd", "dim")
+# PEFT's parameters that are no matrices: rotations, reflections, logits, kernels and scales.
+_NO_MATRICES = re.compile(
+    r"(^|\.)(oft_(embedding_)?R|boft_[Rs]|hra_u|vblora_\w+|c3a_kernel|randlora_(lambda|gamma)|road_(theta|alpha))(\.|$)"
+)
+_LORA = re.compile(r"(^|\.)lora_[AB]\.")
+# What models and their configs call their number of experts.
+_EXPERTS = ("num_experts", "moe_num_experts", "num_local_experts", "n_routed_experts", "n_experts")
 
 USE_FSDP2 = "shard the model with FSDP2 (torch.distributed.fsdp.fully_shard), whose tensors keep their shapes"
 
@@ -62,6 +64,8 @@ class Parts:
         transposed: names of the matrices and stacks that are stored as (in, out) instead of (out, in), such as the
             kernels of transposed convolutions.
         groups: the number of groups of grouped convolutions' kernels, by name. Each group is a matrix of its own.
+        undecayed: names of the tensors that the model exempts from weight decay, by ``no_weight_decay()`` or
+            ``no_weight_decay_keywords()`` as timm's, or by ``_no_weight_decay`` of the tensor as Mamba's.
     """
 
     matrices: list[Named] = field(default_factory=list)
@@ -72,18 +76,30 @@ class Parts:
     vectors: list[Named] = field(default_factory=list)
     transposed: set[str] = field(default_factory=set)
     groups: dict[str, int] = field(default_factory=dict)
+    undecayed: set[str] = field(default_factory=set)
+
+    def by_decay(self, groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """These parameter groups without empty ones, and with groups apart for what the model exempts from decay."""
+        split = []
+        for group in groups:
+            exempt = self.undecayed if group["weight_decay"] else set()
+            decayed = [one for one in group["params"] if one[0] not in exempt]
+            others = [one for one in group["params"] if one[0] in exempt]
+            plain = {**group, "weight_decay": 0.0, "role": f"{group['role']}, no decay"}
+            split += [{**one, "params": named} for one, named in ((group, decayed), (plain, others)) if named]
+        return split
 
 
 def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
     """Sort a model's tensors by role, frozen ones included, because they may be unfrozen later.
 
     The output layer is the one that the model names itself (transformers' ``get_output_embeddings``, timm's
-    ``get_classifier``). If it names none, it is the outermost layer called lm_head, head, fc, output, classifier or
-    similar, provided that there is only one; otherwise the last linear layer of an `nn.Sequential`. If a module of such
-    a name contains several layers, its last linear layer counts; if it is a list or a dictionary of heads, the last of
-    each, and a layer of such a name beside it. Of several models side by side (student and teacher, actor and critic,
-    two towers), each has its own, unless one takes in what another puts out. A tensor in an `nn.ParameterList` or
-    `nn.ParameterDict` goes by the name of that, too.
+    ``get_classifier``). If it names none, it is the outermost layer or bare matrix called lm_head, head, fc, output,
+    classifier or similar, outside of lists of blocks; if a module of such a name contains several layers, their last.
+    Without such a name, it is the last linear layer with as many outputs as a table of embeddings has rows, or that of
+    an `nn.Sequential`. A linear layer of your own class counts, too. Where several layers may be it, as in two models
+    side by side, an error asks for ``heads``. A tensor in an `nn.ParameterList` or `nn.ParameterDict` goes by the name
+    of that, too.
 
     Args:
         model: the model.
@@ -93,7 +109,8 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
     Raises:
         TypeError: it is no model.
         ValueError: no tensor of the model requires a gradient, a lazy one has no shape yet, FSDP1 has cut the tensors,
-            or a pattern of ``heads`` matches no name.
+            the model was scripted, traced or exported, which leaves no layer of its class, several layers may be the
+            output layer, or a pattern of ``heads`` matches no name.
 
     Example:
         >>> import torch
@@ -115,15 +132,20 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
             f"FSDP1 (FullyShardedDataParallel) has cut the tensors of the model into flat pieces, of which nobody can "
             f"tell whether they were matrices: {USE_FSDP2}"
         )
+    for name, module in model.named_modules():
+        if _is_exported(model, module):
+            raise ValueError(
+                f"{name or 'the model'} was scripted, traced or exported ({type(module).__name__}): build the "
+                "optimizer from the eager model, whose parameters these are"
+            )
     if heads is None:
-        # A parametrized layer computes its weight from tensors further in.
-        head_ids = {id(p) for layer in output_layers(model) for p in layer.parameters()}
+        head_ids = {id(p) for p in output_tensors(model)}
     else:
         heads = [heads] if isinstance(heads, str) else heads
         check_patterns("heads", heads, model)
         head_ids = {id(p) for name, p in model.named_parameters() if any(re.search(one, name) for one in heads)}
     embedding_ids = {id(p) for m in model.modules() if table_of(m) for p in m.parameters()}
-    parts = Parts()
+    parts = Parts(undecayed=_undecayed(model))
     modules = dict(model.named_modules(remove_duplicate=False))
     seen: set[int] = set()
     names = {name for name, _ in model.named_parameters()}
@@ -139,7 +161,7 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
         stored_so = type(owner).__name__ in _TRANSPOSED or isinstance(owner, TRANSPOSED_CONVOLUTIONS)
         flipped = stored_so or (p.ndim > 2 and getattr(owner, "is_transposed", False) is True)
         layer = isinstance(owner, LAYERS) or type(owner).__name__ in _TRANSPOSED
-        if p.ndim < 2 or isinstance(owner, _NORMS):
+        if p.ndim < 2 or isinstance(owner, _NORMS) or _NO_MATRICES.search(name):
             parts.vectors.append((name, p))
         elif id(p) in embedding_ids or (not layer and looked_up):
             parts.embeddings.append((name, p))
@@ -189,8 +211,6 @@ def by_reading(
 
 
 def _blocks_of(name: str, blocks: Mapping[str, int | Sequence[int]]) -> int | tuple[int, ...]:
-    if re.search(r"(^|\.)lora_A\.", name):  # whose rows are no outputs
-        return 1
     given = next((given for pattern, given in blocks.items() if re.search(pattern, name)), 1)
     return tuple(given) if isinstance(given, Sequence) else operator.index(given)
 
@@ -199,39 +219,63 @@ def _are_blocks(given: Any) -> bool:
     return type(given) in (tuple, list) or (hasattr(given, "__index__") and given >= 0)
 
 
-def check_blocks(blocks: Mapping[str, int | Sequence[int]], model: nn.Module) -> None:
-    """Raise ValueError if these are no blocks; warn of equal ones that mix queries with keys, if configs tell."""
+def check_blocks(blocks: Mapping[str, int | Sequence[int]], model: nn.Module, parts: Parts) -> None:
+    """Raise ValueError if these are no blocks of a model's matrices; warn of experts that nothing tells apart."""
     if not isinstance(blocks, Mapping) or not all(map(_are_blocks, blocks.values())):
         raise ValueError(
             f'blocks maps patterns to numbers of blocks, such as {{"qkv": 3}}, or to tuples of sizes, got {blocks!r}'
         )
     check_patterns("blocks", blocks, model)
     modules = dict(model.named_modules())
-    for name, p in model.named_parameters():
-        path, given = name.rpartition(".")[0], _blocks_of(name, blocks)
-        if p.ndim != 2 or not isinstance(given, int) or given < 2:
+    stepped = parts.matrices + parts.stacks
+    for pattern in blocks:
+        if not any(re.search(pattern, name) for name, _ in stepped):
+            raise ValueError(f"blocks: {pattern!r} matches none of the matrices that Muon steps")
+    for name, _ in stepped:
+        lora = _LORA.search(name)
+        if not lora or _blocks_of(name, blocks) == 1:
             continue
-        rows = p.shape[type(modules[path]).__name__ in _TRANSPOSED]
-        block = max(1, rows // given)
-        above = path.split(".")[:-1]
-        for holder in (modules[".".join(above[:i])] for i in range(len(above), -1, -1)):
-            for config in (holder, getattr(holder, "config", None)):
-                heads, shared, width = (_number(config, names) for names in (_QUERIES, _KEYS, _HEAD_WIDTH))
-                width = width or _number(config, _WIDTH) // max(1, heads)
-                ends = heads * width, (heads + shared) * width  # of the queries, and of the keys
-                if 0 < shared < heads and rows == ends[1] + shared * width and any(end % block for end in ends):
-                    sizes = (heads, shared, shared)
-                    warnings.warn(
-                        f"blocks: {name} has {heads} heads of queries and {shared} of keys and of values, which "
-                        f"{given} equal blocks would mix: give their sizes, {sizes}",
-                        stacklevel=frames_of_ours(),
-                    )
-                    return
+        # Ranks are the rows of lora_A. PEFT calls those of lora_B outputs, but of stacked experts they may be inputs.
+        if "A" in lora[0] or getattr(modules[name[: lora.start()]], "num_experts", 1) > 1:
+            raise ValueError(
+                f"blocks: the rows of {name} are not the outputs of a layer: choose a pattern that does not match it, "
+                f'or put {{"{lora[0].strip(".")}": 1}} first'
+            )
+    for name, p in parts.matrices:
+        owner = modules.get(name.rpartition(".")[0])
+        for holder in (owner, getattr(owner, "config", None)):
+            sizes = {key: n for key, n in getattr(holder, "__dict__", {}).items() if type(n) is int and n > 1}
+            experts = next((sizes[key] for key in _EXPERTS if key in sizes), 0)
+            several = experts and p.shape[0] in {experts * n for key, n in sizes.items() if key not in _EXPERTS}
+            if several and not any(re.search(pattern, name) for pattern in blocks):
+                warnings.warn(
+                    f"{name} has {p.shape[0]} rows, as if {experts} experts lay in it, and Muon steps it as one "
+                    f'matrix: give blocks={{"{name.rpartition(".")[2]}": {experts}}}, or 1 if it is one',
+                    stacklevel=frames_of_ours(),
+                )
+                return
 
 
-def _number(config: Any, names: Sequence[str]) -> int:
-    """The first of these attributes that is a whole number, or 0."""
-    return next((n for name in names if type(n := getattr(config, name, None)) is int), 0)
+def _is_exported(model: nn.Module, module: nn.Module) -> bool:
+    """Whether a module with tensors was scripted, traced, exported or unflattened."""
+    if not [*module.parameters(recurse=False)]:
+        return False
+    kinds = {cls.__name__ for cls in type(module).__mro__}
+    # What torch.export leaves of a layer is a bare module.
+    graph = type(module) is nn.Module and any(cls.__name__ == "GraphModule" for cls in type(model).__mro__)
+    return graph or not kinds.isdisjoint({"ScriptModule", "InterpreterModule", "UnflattenedModule"})
+
+
+def _undecayed(model: nn.Module) -> set[str]:
+    tensors = dict(model.named_parameters(remove_duplicate=False))
+    found = {name for name, p in tensors.items() if getattr(p, "_no_weight_decay", False)}
+    for path, module in model.named_modules():
+        asked = (getattr(module, ask, None) for ask in ("no_weight_decay", "no_weight_decay_keywords"))
+        exact, parts = ([*ask()] if callable(ask) else [] for ask in asked)
+        if exact or parts:
+            inside = {name: name.removeprefix(f"{path}.") for name in tensors if f"{name}.".startswith(path)}
+            found |= {name for name, own in inside.items() if own in exact or any(part in own for part in parts)}
+    return found
 
 
 def check_patterns(option: str, patterns: Iterable[str], model: nn.Module) -> None:

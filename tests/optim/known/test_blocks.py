@@ -2,6 +2,7 @@
 
 import copy
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,10 +22,9 @@ ROWS = [n * WIDTH for n in HEADS]
 class Fused(nn.Module):
     """Grouped queries, as people write them by hand."""
 
-    def __init__(self, config: Any = None, heads: int = 4, shared: int = 1) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.n_head, self.n_kv_head, self.head_dim = heads, shared, WIDTH
-        self.qkv = nn.Linear(INPUTS, (heads + 2 * shared) * WIDTH, bias=False)
+        self.qkv = nn.Linear(INPUTS, sum(ROWS), bias=False)
         self.proj = nn.Linear(24, INPUTS, bias=False)
 
 
@@ -83,29 +83,69 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
             Muon.from_model(nn.Sequential(layer, nn.ReLU()), heads=[], blocks={"weight": (1, 1)})
 
 
-def phi(shared: int) -> nn.Module:
-    sizes = {"hidden_size": 24, "intermediate_size": 8, "num_hidden_layers": 2, "vocab_size": 9, "pad_token_id": 0}
-    transformers = pytest.importorskip("transformers")  # which torch and numpy alone do without
-    config = transformers.Phi3Config(**sizes, num_attention_heads=4, num_key_value_heads=shared)
-    return transformers.Phi3ForCausalLM(config)
+def lora() -> nn.Module:
+    peft = pytest.importorskip("peft")
+    return peft.get_peft_model(Fused(), peft.LoraConfig(target_modules=["qkv"], r=4))
+
+
+class Experts(nn.Module):
+    """As DBRX holds its experts: one after another in a matrix."""
+
+    def __init__(self, rows: int, config: Any = None, **sizes: int) -> None:
+        super().__init__()
+        vars(self).update(sizes)
+        self.w1 = nn.Parameter(torch.randn(rows, 6))
+        if config is not None:
+            self.config = config
+
+
+def experts_with_lora() -> nn.Module:
+    peft = pytest.importorskip("peft")
+    model = nn.ModuleDict({"experts": Experts(3)})
+    model["experts"].w1 = nn.Parameter(torch.randn(3, 8, 6))
+    return peft.get_peft_model(model, peft.LoraConfig(target_modules=[], target_parameters=["experts.w1"], r=4))
 
 
 @each(
-    ("model", "blocks", "says"),
+    ("make", "blocks", "message"),
     [
-        (lambda: Fused(), {"qkv": 3}, "qkv.weight has 4 heads of queries and 1 of keys .* 3 equal blocks .*(4, 1, 1)"),
-        (lambda: Fused(), {"qkv": 2}, "2 equal blocks would mix"),
-        (lambda: nn.Sequential(Fused()), {"qkv": 3}, "0.qkv.weight has 4 heads"),
-        (lambda: phi(1), {"qkv": 3}, "model.layers.0.self_attn.qkv_proj.weight has 4 heads .*(4, 1, 1)"),
-        (lambda: Fused(), {"qkv": 6}, None),  # a head each
-        (lambda: Fused(), {"qkv": HEADS}, None),
-        (lambda: Fused(), {"proj": 2}, None),
-        (lambda: Fused(shared=4), {"qkv": 3}, None),
-        (lambda: phi(4), {"qkv": 3}, None),
-        (lambda: nn.ModuleDict({"qkv": nn.Linear(INPUTS, 36)}), {"qkv": 3}, None),  # which says nothing of its heads
+        (lora, {"qkv": 3}, r"the rows of \S*qkv.lora_A.default.weight are not .* put .\"lora_A\": 1. first"),
+        (lora, {"lora_A": 2}, r"the rows of \S*qkv.lora_A.default.weight are not the outputs"),
+        (experts_with_lora, {"lora_B": 2}, r"the rows of \S*lora_B.default.weight are not the outputs"),
+        (Fused, {"qkv": 3, "bias|norm": 2}, "'bias|norm' matches none of"),
+        (
+            lambda: nn.ModuleDict({"wte": nn.Embedding(4, 4), "mix": nn.Linear(4, 4)}),
+            {"wte": 2},
+            "none of the matrices that Muon steps",
+        ),
+    ],
+)  # fmt: skip
+def test_blocks_of_what_has_none_are_refused(make: Any, blocks: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Muon.from_model(make(), heads=[], blocks=blocks)
+
+
+def test_blocks_of_an_adapter_cut_its_outputs() -> None:
+    opt = Muon.from_model(lora(), heads=[], blocks={"lora_A": 1, "qkv": 3})
+    blocks = {name: group["geometry"].blocks for group in opt.param_groups for name in group["param_names"]}
+    assert {blocks[name] for name in blocks if "lora_A" in name} == {1}
+    assert {blocks[name] for name in blocks if "lora_B" in name or "qkv.base" in name} == {3}
+
+
+@each(
+    ("make", "blocks", "warns"),
+    [
+        (lambda: Experts(24, moe_num_experts=4, ffn_hidden_size=6), None, True),
+        (lambda: Experts(24, config=SimpleNamespace(num_experts=4, hidden_size=6)), {}, True),
+        (lambda: nn.Sequential(Experts(24, num_experts=4, width=6)), None, True),
+        (lambda: Experts(24, num_experts=4, width=6), {"w1": 4}, False),
+        (lambda: Experts(24, num_experts=4, width=6), {"w1": 1}, False),
+        (lambda: Experts(4, num_experts=4, width=6), None, False),  # a router
+        (lambda: Experts(24, width=6), None, False),
+        (lambda: Experts(20, num_experts=4, width=6), None, False),
     ],
 )
-def test_equal_blocks_that_mix_heads_are_warned_of(model: Any, blocks: dict[str, Any], says: str | None) -> None:
-    said = said_by(lambda: Muon.from_model(model(), heads=[], blocks=blocks))
-    assert len(said) == (says is not None)
-    assert says is None or re.search(says.replace("(", r"\(").replace(")", r"\)"), said[0])
+def test_experts_in_one_matrix_are_warned_of(make: Any, blocks: Any, warns: bool) -> None:
+    told = said_by(lambda: Muon.from_model(make(), heads=[], blocks=blocks))
+    assert len(told) == warns
+    assert not warns or re.search(r'w1 has 24 rows, as if 4 experts .* give blocks={"w1": 4}', told[0])

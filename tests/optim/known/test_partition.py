@@ -1,9 +1,11 @@
 """Where each tensor of real models goes."""
 
 import copy
+import re
 import warnings
 from collections.abc import Callable
-from itertools import pairwise, product
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +42,7 @@ class Held(nn.Module):
 class Holder(Held):
     """Two hidden layers, and what is given."""
 
-    def __init__(self, **held: nn.Module) -> None:
+    def __init__(self, **held: nn.Module | torch.Tensor) -> None:
         super().__init__(body=nn.Linear(4, 6), more=nn.Linear(6, 6), **held)
 
 
@@ -50,6 +52,14 @@ class ParallelEmbedding(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(50, 8))
+
+
+class Projection(nn.Module):
+    """A linear layer of one's own."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(outputs, inputs))
 
 
 def quantised() -> nn.Module:
@@ -66,11 +76,6 @@ def named(ask: str, kind: type) -> nn.Module:
     model = Holder(several=several(kind, deep=True))
     setattr(model, ask, lambda: model.several)
     return model
-
-
-def convolved(name: str, kind: type) -> nn.Module:
-    heads = [nn.Conv2d(6, 2, 1), nn.Sequential(nn.Conv2d(6, 6, 3), nn.ReLU(), nn.Conv2d(6, 3, 1)), nn.Linear(6, 4)]
-    return Holder(**{name: kind(heads if kind is nn.ModuleList else dict(zip("abc", heads, strict=True)))})
 
 
 class Mixed(Held):
@@ -127,6 +132,19 @@ ROLES: list[tuple[Callable[[], nn.Module], dict[str, str]]] = [
     (lambda: nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 4)), {"heads": ""}),
     (lambda: nn.Sequential(nn.LSTM(8, 8), nn.Linear(8, 4)), {"heads": "1.weight"}),
     (lambda: Held(layers=nn.ModuleList(chain(4, 4, 4))), {"heads": ""}),
+    # Output layers that are no `nn.Linear`, or have no usual name but the width of a vocabulary.
+    (lambda: Holder(lm_head=Projection(6, 5)), {"heads": "lm_head.weight"}),
+    (lambda: Holder(classifier=nn.Sequential(nn.LayerNorm(6), Projection(6, 5))), {"heads": "classifier.1.weight"}),
+    (lambda: nn.Sequential(nn.Linear(4, 6), Projection(6, 5)), {"heads": "1.weight"}),
+    (lambda: Holder(head=torch.ones(6, 5)), {"heads": "head"}),
+    (lambda: Holder(net=Holder(logits=torch.ones(6, 5)), score=torch.ones(6)), {"heads": "net.logits"}),
+    (lambda: Holder(wte=nn.Embedding(50, 6), unembed=nn.Linear(6, 50, bias=False), gate=nn.Linear(6, 6)),
+     {"heads": "unembed.weight"}),
+    (lambda: Holder(wte=ParallelEmbedding(), out=nn.Sequential(nn.LayerNorm(6), Projection(6, 50))),
+     {"heads": "out.1.weight"}),
+    (lambda: Holder(wte=nn.Embedding(50, 6), first=nn.Linear(6, 50), last=nn.Linear(50, 50)), {"heads": "last.weight"}),
+    (lambda: Holder(wte=nn.Embedding(8, 6), blocks=nn.ModuleList([nn.Sequential(*chain(6, 8, 6))])), {"heads": ""}),
+    (lambda: Holder(wte=nn.Embedding(6, 6)), {"heads": ""}),
     # Hidden layers in a list are no heads, unless it has the name of one.
     (lambda: Holder(fcs=nn.ModuleList(chain(6, 6, 6, 2))), {"heads": ""}),
     (lambda: Holder(layers=nn.ModuleList(chain(6, 6, 6, 2))), {"heads": ""}),
@@ -141,7 +159,7 @@ def test_the_roles_of_a_models_tensors(make: Callable[[], nn.Module], roles: dic
         role: {*said.split()} for role, said in roles.items()
     }
     assert not partition(make(), heads=[]).heads
-    assert not names(partition(make(), heads=["weight$"]).matrices) & names(parts.heads)
+    assert not names(partition(make(), heads=["(weight|head|logits)$"]).matrices) & names(parts.heads)
 
 
 @each("tied", [True, False])
@@ -202,6 +220,95 @@ def test_gpt2s_layers_are_known_to_be_kept_as_in_out() -> None:
     assert fused["param_names"] == ["transformer.h.0.attn.c_attn.weight"]
     assert (fused["role"], plain["role"]) == ("matrices in 3 blocks, kept as (in, out)", "matrices, kept as (in, out)")
     assert [(g["geometry"].blocks, g["geometry"].transposed) for g in (fused, plain)] == [(3, True), (1, True)]
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb, self.body, self.head = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(self.emb(x)))
+
+
+TOKENS = torch.zeros(2, dtype=torch.long)
+EXPORTED: dict[str, Callable[[], Any]] = {
+    "scripted": lambda: torch.jit.script(Small()),
+    "traced": lambda: torch.jit.trace(Small(), TOKENS),
+    "exported": lambda: torch.export.export(Small(), (TOKENS,)).module(),
+    "unflattened": lambda: torch.export.unflatten(torch.export.export(Small(), (TOKENS,))),
+    "scripted inside": lambda: nn.ModuleDict({"net": torch.jit.script(Small())}),
+}
+
+
+@each("how", EXPORTED)
+def test_what_has_no_layers_of_their_class_any_more_is_refused(how: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is deprecated, and in use
+        model = EXPORTED[how]()
+    for cls in (Muon, Lion):
+        with pytest.raises(
+            ValueError, match="scripted, traced or exported .*: build the optimizer from the eager model"
+        ):
+            cls.from_model(model)
+
+
+def test_a_graph_of_layers_and_a_scripted_function_are_read_as_usual() -> None:
+    assert names(partition(torch.fx.symbolic_trace(Small())).heads) == {"head.weight"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.ReLU()), nn.Linear(4, 2))
+    assert names(partition(model).heads) == {"2.weight"}
+
+
+class Exempting(Small):
+    """As timm's models and Mamba's say what does not decay."""
+
+    def __init__(self, exact: set[str], parts: set[str], marked: str = "") -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        self.no_weight_decay, self.no_weight_decay_keywords = (lambda: exact), (lambda: parts)
+        if marked:
+            self.get_parameter(marked)._no_weight_decay = True
+
+
+@each("cls", [Muon, Lion])
+@each("prefix", ["", "net."])
+@each(
+    ("exempt", "wanted"),
+    [
+        (({"body.weight", "emb.weight"}, set()), {"body.weight"}),
+        ((set(), {"mlp"}), {"mlp.0.weight", "mlp.1.weight"}),
+        (({"head.weight"}, {"0.w"}, "mlp.1.weight"), {"head.weight", "mlp.0.weight", "mlp.1.weight"}),
+        ((set(), set(), "emb.weight"), set()),
+    ],
+)
+def test_what_a_model_exempts_does_not_decay(cls: Any, prefix: str, exempt: Any, wanted: set[str]) -> None:
+    model: nn.Module = Exempting(*exempt)
+    options = {"adamw_weight_decay": 0.2} if cls is Muon else {}
+    opt = cls.from_model(nn.ModuleDict({"net": model}) if prefix else model, **options)
+    decays = {name: group["weight_decay"] for group in opt.param_groups for name in group["param_names"]}
+    matrices = {f"{prefix}{name}" for name in ("body.weight", "head.weight", "mlp.0.weight", "mlp.1.weight")}
+    assert {name for name in matrices if not decays[name]} == {prefix + name for name in wanted}
+    exempted = "emb.weight" in (*exempt[0], *exempt[2:])
+    assert decays[f"{prefix}emb.weight"] == (0.2 if cls is Muon and not exempted else 0.0)
+    assert len(opt.param_groups) == len({(group["role"], group["weight_decay"]) for group in opt.param_groups})
+
+
+@each("kind", ["OFTConfig", "BOFTConfig", "VBLoRAConfig", "C3AConfig", "RandLoraConfig", "HRAConfig", "LoraConfig"])
+def test_factors_of_adapters_that_are_no_matrices_go_to_adamw(kind: str) -> None:
+    peft = pytest.importorskip("peft")
+    sizes = {"OFTConfig": {"oft_block_size": 4, "r": 0}, "BOFTConfig": {"boft_block_size": 4},
+             "C3AConfig": {"block_size": 4}, "VBLoRAConfig": {"vector_length": 4, "num_vectors": 8, "r": 2}}  # fmt: skip
+    options = sizes.get(kind, {"r": 2})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = peft.get_peft_model(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), getattr(peft, kind)(
+            target_modules=["0", "1"], **options))  # fmt: skip
+    trained = {name for name, p in model.named_parameters() if p.requires_grad and p.ndim > 1}
+    parts = partition(model, heads=[])
+    assert trained
+    assert trained <= (names(parts.matrices) if kind == "LoraConfig" else names(parts.vectors))
 
 
 def lazy() -> nn.Module:
@@ -271,54 +378,70 @@ def several(kind: type, deep: bool) -> nn.Module:
     return nn.ModuleList(heads) if kind is nn.ModuleList else nn.ModuleDict(dict(zip("abc", heads, strict=True)))
 
 
-ALONE = ["head", "heads", "lm_head", "lm_heads", "classifier", "classifiers", "score", "outputs", "task_heads",
-         "out_heads", "out_head", "multi_task_heads", "attribute_heads", "aux_classifiers"]  # fmt: skip
-# How many heads there are if another layer, or another list, is beside them. A layer called "fc" may be what they read.
-BESIDE = {"classifier": 4, "lm_head": 4, "score": 4, "fc": 3, "fc2": 3, "classifiers": 6, "aux_heads": 6}
+def language_model(tied: bool = False) -> nn.Module:
+    """As people write it by hand."""
+    block = nn.ModuleDict({"up": nn.Linear(6, 12), "output": nn.Linear(12, 6)})
+    model = Held(wte=nn.Embedding(48, 6), blocks=nn.ModuleList(copy.deepcopy(block) for _ in range(2)),
+                 lm_head=nn.Linear(6, 48, bias=False))  # fmt: skip
+    if tied:
+        model.lm_head.weight = model.wte.weight  # type: ignore[union-attr, assignment]
+    return model
+
+
+# Models with several layers that may be the output, and those that the question names.
+ASKED: list[tuple[Callable[[], nn.Module], str]] = [
+    (lambda: Held(student=llama(False), teacher=llama(False)), "student.lm_head, teacher.lm_head"),
+    (lambda: nn.ModuleDict({"a": language_model(), "b": language_model(tied=True)}), "a.lm_head, b.lm_head"),
+    (lambda: Holder(output=nn.Linear(6, 3), score=nn.Linear(6, 4)), "output, score"),
+    (lambda: Holder(head=nn.Linear(6, 3), logits=torch.ones(6, 4)), "logits, head"),
+    *(
+        (lambda kind=kind, name=name, deep=deep: Holder(**{name: several(kind, deep)}),
+         f"{name}.{keys[0]}, {name}.{keys[1]}")
+        for kind, keys in ((nn.ModuleList, "01"), (nn.ModuleDict, "ab"))
+        for name in ("head", "heads", "classifiers", "task_heads", "out_head", "aux_classifiers")
+        for deep in (False, True)
+    ),
+    (lambda: nn.DataParallel(Holder(heads=nn.ModuleList(nn.Conv2d(8, n, 1) for n in (2, 3)))), "heads.0, heads.1"),
+    (lambda: Held(net=Holder(heads=several(nn.ModuleList, deep=False))), "net.heads.0, net.heads.1"),
+    (lambda: Holder(heads=nn.ModuleList([nn.Linear(6, 2)]), classifier=nn.Linear(6, 3)), "heads.0, classifier"),
+]  # fmt: skip
+
+
+@each(("make", "named"), ASKED)
+def test_where_several_layers_may_be_the_output_the_user_is_asked(make: Callable[[], nn.Module], named: str) -> None:
+    first, second = named.split(", ")
+    with pytest.raises(ValueError, match="which is the output layer, .*Pass heads=") as asked:
+        Muon.from_model(make())
+    assert {first, second} <= set(re.split(r"[ ,?]+", str(asked.value)))
+    pattern = rf"^(module\.)?{second}(\.|$)"
+    chosen = partition(make(), heads=[pattern])
+    assert all(re.search(pattern, name) for name in names(chosen.heads))
+    assert not partition(make(), heads=[]).heads
+    Lion.from_model(make())  # which has the same step for all
 
 
 @each("kind", [nn.ModuleList, nn.ModuleDict])
-@each("deep", [False, True])
-@each("first", [False, True])
-@each("wrapped", [False, True])
-@each(
-    ("name", "beside"),
-    [*((name, "") for name in ALONE), *product(["heads", "task_heads", "out_heads"], BESIDE)],
-)
-def test_every_head_of_several_is_a_head(
-    kind: type, deep: bool, first: bool, wrapped: bool, name: str, beside: str
-) -> None:
-    held, heads = {name: several(kind, deep)}, BESIDE.get(beside, 3)
-    if beside:
-        held[beside] = several(kind, deep) if heads == 6 else nn.Linear(6, 5)
-    model: nn.Module = Holder(**(held if first else dict(reversed(held.items()))))
-    if wrapped and not deep:
-        model = nn.ModuleDict({"net": model})
-    parts = partition(model)
-    assert sorted(p.shape[0] for called, p in parts.heads if f".{name}." in f".{called}") == [2, 3, 4]
-    assert len(parts.heads) == heads
-    assert len(parts.matrices) == 2 + ("fc" in beside) + deep * (6 if heads == 6 else 3)
+def test_a_model_may_name_several(kind: type) -> None:
+    for name in ("get_classifier", "get_output_embeddings"):
+        assert sorted(p.shape[0] for _, p in partition(named(name, kind)).heads) == [2, 3, 4]
 
 
-@each("kind", [nn.ModuleList, nn.ModuleDict])
-@each("name", ["heads", "classifiers", "task_heads", "get_classifier", "get_output_embeddings"])
-def test_heads_of_several_tasks_may_be_convolutions_or_what_a_model_names(kind: type, name: str) -> None:
-    model = named(name, kind) if name.startswith("get") else convolved(name, kind)
-    assert sorted(p.shape[0] for _, p in partition(model).heads) == [2, 3, 4]
+# Layers in lists of blocks, and parts that follow each other, none of which is called an output.
+HIDDEN: list[Callable[[], nn.Module]] = [
+    *(lambda name=name: Held(blocks=nn.ModuleList(Holder(**{name: nn.Linear(6, 3)}) for _ in range(2)))
+      for name in ("head", "output", "fc")),
+    lambda: Held(blocks=nn.ModuleList(Holder(heads=several(nn.ModuleList, deep=False)) for _ in range(2))),
+    lambda: Held(encoder=nn.Sequential(*chain(20, 12, 4)), decoder=nn.Sequential(*chain(4, 12, 20))),
+    lambda: Held(q=nn.Linear(8, 8), k=nn.Linear(8, 4), v=nn.Linear(8, 4), o=nn.Linear(4, 8)),
+    lambda: nn.ModuleList(Held(scale=nn.Sequential(*chain(4, 8, 4)), shift=nn.Linear(4, 4)) for _ in range(2)),
+]  # fmt: skip
 
 
-@each("kind", [nn.ModuleList, nn.ModuleDict])
-@each("name", ["heads", "task_heads", "out_heads", "attn_heads", "self_heads", "q_heads"])
-@each("single", [False, True])
-def test_heads_in_every_block_or_of_attention_are_hidden_layers(kind: type, name: str, single: bool) -> None:
-    blocks = nn.ModuleList(Holder(**{name: several(kind, deep=False)}) for _ in range(2))
-    of_attention = name[0] in "asq"
-    model = nn.ModuleDict({"blocks": blocks})
-    if of_attention:  # also where there is one block alone
-        model[name] = several(kind, deep=False)
-    if single:
-        model["classifier"] = nn.Linear(6, 2)
-    assert names(partition(model).heads) == ({"classifier.weight"} if single else set())
+@each("make", HIDDEN)
+@each("beside", [False, True])
+def test_layers_in_blocks_and_parts_are_hidden(make: Callable[[], nn.Module], beside: bool) -> None:
+    model = Held(body=make(), classifier=nn.Linear(6, 2)) if beside else make()
+    assert names(partition(model).heads) == ({"classifier.weight"} if beside else set())
 
 
 def deep(blocks: int) -> nn.Module:
@@ -345,7 +468,7 @@ def inside(wrap: Callable[[nn.Module], nn.Module]) -> Callable[[nn.Module], nn.M
     "make",
     [
         *(lambda: deep(1), lambda: deep(2), lambda: llama(False), lambda: chain(4, 8, 2)),
-        lambda: Held(body=nn.Linear(4, 8), heads=several(nn.ModuleList, deep=False)),
+        lambda: Held(body=nn.Linear(4, 8), heads=nn.ModuleList([nn.Linear(8, 3)])),
     ],
 )
 @each(

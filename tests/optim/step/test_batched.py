@@ -58,7 +58,7 @@ CUT = [((70, 30), [0, 1, 2, 3]), ((70, 30), [4, 5, 6])]
 # A narrow side shares a stack where little of it is padding. LLaMA's shapes make one stack if fused, and two if split.
 STACKS = [
     (Spectral(), MIXED, {}, [((65, 70), [7]), ((40, 4), [5]), ((24, 2), [6]), ((12, 4), [0, 1, 2, 4]), ((7, 4), [3]),
-                             ((0, 4), [8]), ((4, 3), [9])]),
+                             ((4, 3), [9])]),
     (Spectral(), FUSED, {}, [((192, 64), [*range(20)])]),
     (Spectral(), SPLIT, {}, [((192, 64), [*range(16, 28)]), ((64, 64), [*range(16)])]),
     # A stack is cut evenly, and no smaller than a few; a tensor of many matrices is not.

@@ -44,10 +44,14 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
                 options["process_group"] = process_group
             optimizer: Optimizer = made.from_model(model, lr=config.lr, weight_decay=config.weight_decay, **options)
         else:
-            parts = partition(model)  # a peer decays the same weights as our own optimizers
-            decayed = parts.matrices + parts.stacks + parts.depthwise + parts.heads, config.weight_decay
+            parts = partition(model, heads=[])  # a peer decays the same weights as our own optimizers
+            decayed = parts.matrices + parts.stacks + parts.depthwise, config.weight_decay
             kinds = (decayed, (parts.embeddings + parts.vectors, 0.0))
-            groups = [{"params": [p for _, p in some], "weight_decay": decay} for some, decay in kinds if some]
+            named = [{"params": some, "weight_decay": decay, "role": ""} for some, decay in kinds]
+            groups = [
+                {"params": [p for _, p in group["params"]], "weight_decay": group["weight_decay"]}
+                for group in parts.by_decay(named)
+            ]
             with contextlib.redirect_stdout(io.StringIO()):  # D-Adaptation announces its kind of weight decay
                 optimizer = made(groups, lr=config.lr, **options)
     except (TypeError, ValueError, AttributeError) as error:

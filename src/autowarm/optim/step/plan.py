@@ -173,12 +173,16 @@ def temporaries(largest: int) -> int:
 
 
 def stacks_of(geometry: Any, tensors: Tensors) -> tuple[list[Stack], list[int]]:
-    """Group tensors of one device into stacks; return these, and the tensors' indices in the order of the stacks."""
+    """Group tensors of one device into stacks; return these, and the tensors' indices in the order of the stacks.
+
+    Tensors without entries are in none: there is nothing to step.
+    """
     alike: dict[torch.Size, list[int]] = defaultdict(list)
     elements: dict[tuple[int, int], int] = defaultdict(int)
     for i, (_, shape, _) in enumerate(tensors):
-        alike[shape].append(i)
-        elements[geometry.stack_size(shape)] += shape.numel()
+        if shape.numel():
+            alike[shape].append(i)
+            elements[geometry.stack_size(shape)] += shape.numel()
     bounds = _Bounds.of(geometry, tensors)
     together: dict[tuple[int, int], list[torch.Size]] = defaultdict(list)
     filled: dict[tuple[int, int], int] = defaultdict(int)  # elements without the padding
@@ -187,7 +191,7 @@ def stacks_of(geometry: Any, tensors: Tensors) -> tuple[list[Stack], list[int]]:
         matrix: tuple[int, int] = geometry.stack_size(shape)
         stack = matrix
         size = shape.numel() * len(alike[shape])
-        if 0 < min(matrix) <= NARROW:
+        if min(matrix) <= NARROW:
             long, short = max(matrix), min(matrix)
             stack = long, short
             count = size // (long * short)
@@ -263,7 +267,7 @@ class _Bounds(NamedTuple):
 
     def most(self, size: tuple[int, int]) -> int:
         """Return how many matrices of this size a stack may hold."""
-        matrix = max(1, math.prod(size) * self.dtype.itemsize)
+        matrix = math.prod(size) * self.dtype.itemsize
         if self.device.type in _STACK_BYTES:
             return max(_FEW, _STACK_BYTES[self.device.type] // matrix)
         return max(1, int(self.temporaries / (matrix * _stacks_at_peak(size))))
@@ -289,18 +293,18 @@ def _stacks_at_peak(size: tuple[int, int]) -> float:
     segments, which `orthogonalize.iterate.plan` chooses from an aspect of 1.5 on in single precision.
     """
     short, long = sorted(size)
-    gram = short / max(1, long)
+    gram = short / long
     return max(2 + gram, 1 + (4 if gram <= 2 / 3 else 2) * gram)
 
 
 def _matrices(geometry: Any, shape: torch.Size) -> int:
     """Return the number of matrices in a tensor of this shape."""
-    return shape.numel() // max(1, math.prod(geometry.stack_size(shape)))
+    return shape.numel() // math.prod(geometry.stack_size(shape))
 
 
 def _split(by_shape: dict[torch.Size, list[int]], most: int, geometry: Any) -> Iterator[dict[torch.Size, list[int]]]:
     """Split the tensors into parts with about equal numbers of matrices; a tensor goes to the part where it starts."""
-    count = {shape: max(1, _matrices(geometry, shape)) for shape in by_shape}
+    count = {shape: _matrices(geometry, shape) for shape in by_shape}
     total = sum(count[shape] * len(places) for shape, places in by_shape.items())
     fair = math.ceil(total / math.ceil(total / most))
     parts: dict[int, dict[torch.Size, list[int]]] = defaultdict(lambda: defaultdict(list))

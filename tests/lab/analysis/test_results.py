@@ -54,3 +54,11 @@ def test_what_is_not_as_it_was_written_is_refused(place: tuple[Any, ...], tmp_pa
     path.write_text(json.dumps({key: value for key, value in document.items() if key != "sha256"}))
     if place[0] != "runs":
         assert read_results(tmp_path).rows  # of an earlier version
+
+
+def test_a_later_schema_is_named_and_not_read(tmp_path: Path) -> None:
+    stored(tmp_path)
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 2}))
+    with pytest.raises(LabError, match=r"has schema 2, this version reads 1"):
+        read_results(tmp_path)

@@ -1,9 +1,10 @@
 """Checkpoints that are complete or absent, by `torch.distributed.checkpoint`.
 
 A checkpoint is a folder of ours, `checkpoint-` and at least eight digits. It holds the tensors in safetensors files,
-sharded as on the ranks, everything else in `rest.pt`, and a `manifest.json` with the run's id, the step and each file's
-checksum. It is written under a hidden name and renamed when it is complete on disk. It can be loaded on a different
-number of ranks. Copies, links, notes and other trainers' checkpoints beside it are neither read nor changed.
+sharded as on the ranks, everything else in `rest.pt`, and a `manifest.json` with the run's id, the step, and the
+checksums of each file and of the run's log up to the step. It is written under a hidden name and renamed when it is
+complete on disk. It can be loaded on a different number of ranks. Copies, links, notes and other trainers' checkpoints
+beside it are neither read nor changed.
 """
 
 import copy
@@ -36,12 +37,12 @@ from autowarm.undisturbed import overlaps_itself
 from ..config import LabError, RunConfig, differences
 from ..files import MARKER, claim, free, is_ours, read_object, sha256, within, write_atomically, write_json
 from ..tasks.fingerprint import Walk, is_users
-from .metrics import read_identity, read_metrics, read_result
+from .metrics import log_checksum, read_identity, read_metrics, read_result
 from .parallel import Ranks
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = 3
+SCHEMA = 4
 _MANIFEST, _REST = "manifest.json", "rest.pt"
 _NAME = re.compile(r"\.?checkpoint-(\d{8,})")  # hidden while it is being written
 # What a run that begins with the checkpoint of another one may do otherwise.
@@ -97,7 +98,8 @@ class Checkpoints:
             # Every rank has written: put the checkpoint in place.
             write_atomically(scratch / _REST, buffer.getvalue())
             files = {path.name: sha256(path) for path in sorted(scratch.iterdir()) if path.name != MARKER}
-            write_json(scratch / _MANIFEST, {"schema": SCHEMA, "run": self.run, "step": step, "files": files})
+            manifest = {"schema": SCHEMA, "run": self.run, "step": step, "log": log_checksum(self.folder, step)}
+            write_json(scratch / _MANIFEST, {**manifest, "files": files})
             for old in own_checkpoints(self.folder):
                 if step_of(old) == step:  # from a run that resumed from an older checkpoint
                     _remove(old)
@@ -131,18 +133,17 @@ class Checkpoints:
         names = (self.folder / f"{kind}-{step:0{width}d}" for width in itertools.count(8))
         return next(path for path in names if not os.path.lexists(path))
 
-    def load(
-        self, model: nn.Module, optimizer: Optimizer, last: int | None = None, start: Path | None = None
-    ) -> dict[str, Any] | None:
-        """Load the newest intact checkpoint, up to step `last`, and return its rest; None if there is no checkpoint.
+    def load(self, model: nn.Module, optimizer: Optimizer, start: Path | None = None) -> dict[str, Any] | None:
+        """Load the newest intact checkpoint and return its rest; None if there is no checkpoint.
 
-        Damaged checkpoints and those of other runs are set aside, with a message in the log. `start` is another run's
-        checkpoint, to be loaded where this run has none; then the rest says that the run `begins` there.
+        Checkpoints that are damaged, of other runs, or of another log than the folder's are set aside, with a message.
+        `start` is another run's checkpoint, to be loaded where this run has none; then the rest says that the run
+        `begins` there.
 
         Raises:
             LabError: a checkpoint is of another schema, or holds weights that a new model has not.
         """
-        name = self.ranks.first(lambda: self._newest(last))
+        name = self.ranks.first(self._newest)
         path = start if name is None else self.folder / name
         if path is None:
             return None
@@ -180,22 +181,22 @@ class Checkpoints:
                 states.setdefault(int(index), {})[field] = value
         optimizer.load_state_dict({"state": states, "param_groups": rest["groups"]})
 
-    def _newest(self, last: int | None) -> str | None:
+    def _newest(self) -> str | None:
         for path in reversed(own_checkpoints(self.folder)):
-            if (objection := self._objection(path, last)) is None:
+            if (objection := self._objection(path)) is None:
                 return path.name
             logger.warning("%s %s: setting it aside and using the previous one", path, objection)
             path.rename(free(path.with_name(f"damaged-{path.name}")))
         return None
 
-    def _objection(self, path: Path, last: int | None) -> str | None:
+    def _objection(self, path: Path) -> str | None:
         """What is wrong with a checkpoint; None if it is intact."""
         if (manifest := intact(path)) is None:
             return "does not match its checksums"
         if (manifest["run"], manifest["step"]) != (self.run, step_of(path)):
             return f"is of update {manifest['step']} of the run {manifest['run']!r}, but this is the run {self.run!r}"
-        if last is not None and manifest["step"] > last:
-            return f"is of update {manifest['step']}, but metrics.jsonl is intact only up to update {last}"
+        if manifest.get("log") != log_checksum(self.folder, manifest["step"]):
+            return f"does not match metrics.jsonl, which was changed or cut off before update {manifest['step']}"
         return None
 
     def drop(self, newest: int | None = None) -> None:
@@ -257,6 +258,9 @@ def origin(path: Path, config: RunConfig) -> str:
     manifest = intact(path)
     if manifest is None:
         raise LabError(f"--resume-from {path} is no intact checkpoint: give a folder checkpoint-… in a run's folder")
+    if manifest.get("log") != log_checksum(path.parent, manifest["step"]):
+        raise LabError(f"--resume-from {path} does not match metrics.jsonl beside it, which has changed since: restore "
+                       "that file, or give an earlier checkpoint")  # fmt: skip
     if (held := read_identity(path.parent)) is None:
         raise LabError(f"--resume-from {path} lies in no folder of a run: its config.yaml is needed there")
     changed = differences(held["config"], json.loads(json.dumps(dataclasses.asdict(config))))

@@ -32,7 +32,6 @@ from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Optimizer
 
 from autowarm.rate.restore import Snapshot
-from autowarm.undisturbed import overlaps_itself
 
 from ..config import LabError, RunConfig, differences
 from ..files import MARKER, claim, free, is_ours, read_object, sha256, within, write_atomically, write_json
@@ -168,11 +167,15 @@ class Checkpoints:
             key = name.removeprefix(prefix) if name.startswith(prefix) else ""
             if key.startswith("optimizer."):
                 tensors[name] = _place_for(about, params[int(key.split(".")[1])], rest["devices"][key])
-            elif key.startswith("model.") and (name not in tensors or about.size != tensors[name].shape):
-                raise lacking(key.removeprefix("model."), about.size)
+            elif key.startswith("model."):
+                saved = torch.empty(about.size, dtype=about.properties.dtype, device="meta")
+                check_alike(key.removeprefix("model."), saved, tensors.get(name))
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
             dcp.load(tensors, storage_reader=reader, process_group=self._group, no_dist=self.ranks.world == 1)
-        put_back(model, rest)
+        new = buffers_of(model)
+        for name in {**new, **rest["buffers"]}:
+            check_alike(name, rest["buffers"].get(name), new.get(name))
+        model.load_state_dict({**rest["buffers"], **rest["extra"]}, strict=False)
         states: dict[int, dict[str, Any]] = {}
         loaded = {name.removeprefix(prefix): value for name, value in tensors.items()}
         for key, value in [*loaded.items(), *rest["plain"].items()]:
@@ -339,43 +342,23 @@ def collect(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Any], dic
         "plain": plain,
         "devices": {key: value.device.type for key, value in tensors.items()},
         "extra": extra,
-        "buffers": {name: (value, name in whole) for name, value in model.named_buffers()},
-        "trained": [name for name, p in model.named_parameters() if p.requires_grad],
-        "training": [name for name, module in model.named_modules() if module.training],
+        "buffers": buffers_of(model),
         "attributes": attributes(model, optimizer),
     }
 
 
-def put_back(model: nn.Module, rest: Mapping[str, Any]) -> None:
-    """Give a model all but its weights, from the second part of what `collect` returned.
-
-    It gets all buffers, those that no `state_dict` holds, too, and keeps no others.
-    """
-    for name, p in model.named_parameters():
-        p.requires_grad_(name in rest["trained"])
-    for name, module in model.named_modules():
-        module.training = name in rest["training"]
-    saved: Mapping[str, tuple[Tensor, bool]] = rest["buffers"]
-    modules, device = dict(model.named_modules()), next(p.device for p in model.parameters())
-    for name in {**dict(model.named_buffers()), **saved}:
-        path, _, own = name.rpartition(".")
-        value, kept = saved.get(name, (None, True))
-        if path not in modules:
-            raise lacking(name, getattr(value, "shape", ()))
-        held = modules[path]._buffers
-        now = held.get(own)
-        if now is None or value is None or now.shape != value.shape or now.dtype != value.dtype or overlaps_itself(now):
-            held[own] = None if value is None else value.to(device)
-        else:  # in place, as others may share its memory
-            now.copy_(value)
-        if not kept:
-            modules[path]._non_persistent_buffers_set.add(own)
-    model.load_state_dict(rest["extra"], strict=False)
+def buffers_of(model: nn.Module) -> dict[str, Tensor]:
+    """The buffers that the model's `state_dict` holds."""
+    names = dict(model.named_buffers(remove_duplicate=False))
+    return {name: value for name, value in model.state_dict().items() if name in names}
 
 
-def lacking(name: str, shape: Any) -> LabError:
-    return LabError(f"the checkpoint holds {name} of shape {tuple(shape)}, which the model does not have when it is "
-                    "new: make it in the model's constructor")  # fmt: skip
+def check_alike(name: str, saved: Tensor | None, new: Tensor | None) -> None:
+    """Check that a checkpoint and a new model hold a tensor of the same shape and dtype, or both none."""
+    words = ["none" if one is None else f"{one.dtype} of shape {tuple(one.shape)}" for one in (saved, new)]
+    if words[0] != words[1]:
+        raise LabError(f"{name}: the checkpoint holds {words[0]}, and a new model {words[1]}: make it in the model's "
+                       "constructor, in its final shape")  # fmt: skip
 
 
 def attributes(model: nn.Module, optimizer: Optimizer) -> dict[str, str]:

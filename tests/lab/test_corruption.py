@@ -20,7 +20,7 @@ from autowarm.lab.execution.engine import make, plan
 from autowarm.lab.files import claim, sha256, within
 from autowarm.lab.training.checkpoint import Checkpoints
 from autowarm.lab.training.loop import train
-from autowarm.lab.training.metrics import read_metrics
+from autowarm.lab.training.metrics import read_metrics, write_log
 
 from .conftest import small_run
 from .helpers import ALONE, contents, crash_at, numbers, refused, stored, trained
@@ -105,11 +105,25 @@ def keep(count: int) -> Damage:
     return cut
 
 
+def edited(step: int, key: str) -> Damage:
+    """A log that was changed while the run was stopped, in a valid way."""
+
+    def edit(folder: Path) -> None:
+        rows = read_metrics(folder)
+        rows[step - 1][key] /= 2
+        write_log(folder, rows)
+
+    return edit
+
+
 @pytest.mark.parametrize(
     ("damage", "first", "said"),
     [
         (lambda folder: [DAMAGES["empty"](path) for path in folder.glob("checkpoint-*/rest.pt")], 0, "checksums"),
-        (keep(8), 8, ""), (keep(6), 4, "only up to update 6"), (keep(2), 0, "only up to update 2"),
+        (keep(8), 8, ""), (keep(6), 4, "cut off before update 8"), (keep(2), 0, "cut off before update 4"),
+        (edited(9, "loss"), 8, ""), (edited(8, "loss"), 4, "does not match metrics.jsonl"),
+        (edited(3, "seconds"), 0, "does not match metrics.jsonl"),
+        (lambda folder: (folder / "metrics.jsonl").unlink(), 0, "does not match metrics.jsonl"),
     ],
 )  # fmt: skip
 def test_a_run_goes_on_behind_what_is_whole_and_ends_as_one_that_was_never_stopped(

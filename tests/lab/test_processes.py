@@ -1,5 +1,6 @@
 """New processes: how many there is room for, and signals to real ones, alone and under `torchrun`."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -64,13 +65,12 @@ SMALL += ["--schedule.kind", "linear", "--schedule.warmup_steps", "5"]
 
 def test_a_signal_waits_for_the_loop_and_for_nothing_else() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with Stop() as stop:
-        with stop.gently():
-            signal.raise_signal(signal.SIGTERM)
-            assert stop.asked == signal.SIGTERM
-        with pytest.raises(Interrupted) as caught:
-            signal.raise_signal(signal.SIGTERM)
-        assert caught.value.signal == signal.SIGTERM
+    with Stop() as stop, stop.gently():
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.asked == signal.SIGTERM
+    with Stop(), pytest.raises(Interrupted) as caught:
+        signal.raise_signal(signal.SIGTERM)
+    assert caught.value.signal == signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -90,11 +90,20 @@ def test_a_signal_is_acknowledged_at_once_and_by_one_rank(
     assert said() != ""
 
 
-def test_a_second_ctrl_c_ends_it_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Stop() as stop, stop.gently():
-        signal.raise_signal(signal.SIGINT)
-        with pytest.raises(Interrupted):
-            signal.raise_signal(signal.SIGINT)
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_it_anywhere_but_under_torchrun(
+    first: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for outer in (False, True):  # as when a comparison's workers are stopped
+        with contextlib.ExitStack() as within:
+            if outer:
+                within.enter_context(Stop())
+            stop = within.enter_context(Stop())
+            within.enter_context(stop.gently())
+            signal.raise_signal(first)
+            with pytest.raises(Interrupted if outer else KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")  # torchrun passes a terminal's Ctrl-C on once more
     with Stop() as stop, stop.gently():
         signal.raise_signal(signal.SIGINT)

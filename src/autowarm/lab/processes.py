@@ -26,8 +26,6 @@ _T = TypeVar("_T")
 _SERVER = "autowarm.lab.execution.server"
 _GROUPS, _OWN, _MEMORY = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")  # of cgroup v2
 _OF_A_WORKER = 400 << 20  # bytes for a small run; one with a large network has `--workers` set
-# Ctrl-C, what schedulers of jobs send, and what a terminal sends as it closes (Windows has no such signal).
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 LOST = BrokenProcessPool, EOFError, ConnectionError  # a process died, or the server from which it was to come
 
 
@@ -95,26 +93,17 @@ def context(loads: Sequence[str] = ()) -> BaseContext:
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Submit to a pool within this context: its processes do not import the caller's script, which needs no guard.
-
-    Ctrl-C is held back until they call `follow_parent`: one that came early would leave a traceback.
-    """
-    masks = hasattr(signal, "pthread_sigmask")  # not on Windows
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if masks else ()
+    """Submit to a pool within this context: its processes do not import the caller's script, which needs no guard."""
     main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
     try:
         yield
     finally:
         sys.modules["__main__"] = main
-        if masks:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def follow_parent() -> None:
-    """In a new process: hear of Ctrl-C again, and exit when the parent dies, which cannot stop it once it is killed."""
+    """In a new process: exit when the parent dies, which cannot stop it once it is killed."""
     gc.freeze()  # a walk through what is loaded would copy the memory that forks share
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if (parent := multiprocessing.parent_process()) is not None:
 
         def follow() -> None:
@@ -148,12 +137,11 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """A context manager that catches SIGINT, SIGTERM and, unless it is ignored, SIGHUP.
+    """A context manager that catches SIGINT and SIGTERM: the first one saves and ends, a second one ends.
 
-    Inside `gently`, a signal is acknowledged at once and kept for the loop, which saves a checkpoint and stops at the
-    next step. Elsewhere the signal ends the program with `Interrupted`; nothing is lost, because files are replaced
-    whole. A second Ctrl-C ends the program anywhere, except where the work is `whole` and in ranks of `torchrun`,
-    which repeats signals.
+    Inside `gently`, the first signal is acknowledged at once and kept for the loop, which saves a checkpoint and stops
+    at the next step. Elsewhere it ends the program with `Interrupted`; nothing is lost, because files are replaced
+    whole. A second one does what it does without this class, except in ranks of `torchrun`, which repeats signals.
 
     Attributes:
         asked: the signal that came, or None.
@@ -162,15 +150,11 @@ class Stop:
     def __init__(self) -> None:
         self.asked: int | None = None
         self._gentle = False
-        self._whole = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():  # other threads may not handle signals
-            # `nohup` ignores SIGHUP. A shell's background jobs ignore SIGINT too, but who sends it to one means it.
-            always = (signal.SIGINT, signal.SIGTERM)
-            ours = [one for one in SIGNALS if one in always or signal.getsignal(one) != signal.SIG_IGN]
-            self._before = {number: signal.signal(number, self._notice) for number in ours}
+            self._before = {number: signal.signal(number, self._notice) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -179,11 +163,11 @@ class Stop:
 
     def _notice(self, number: int, _: FrameType | None) -> None:
         by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
-        first = self.asked is None
-        again = self.asked == number == signal.SIGINT and not by_torchrun
         # Python drops an exception that is raised inside a destructor, so set the flag for the loop as well.
-        self.asked = number
-        if not self._whole and (again or not self._gentle):
+        first, self.asked = self.asked is None, number
+        if not by_torchrun:
+            self.__exit__()
+        if not self._gentle:
             raise Interrupted("stopped before or after training", number)
         if first and (not by_torchrun or os.environ.get("RANK") == "0"):
             with suppress(OSError):  # stderr may be closed; print() is not reentrant and may be running
@@ -195,14 +179,10 @@ class Stop:
             raise Interrupted("stopped; what is finished is kept", self.asked)
 
     @contextmanager
-    def gently(self, whole: bool = False) -> Iterator[None]:
-        """Enter this context around work that a signal must not break off: training and saving.
-
-        ``whole`` is for short work that not even a second Ctrl-C may break off: starting processes.
-        """
-        before = self._gentle, self._whole
-        self._gentle, self._whole = True, whole
+    def gently(self) -> Iterator[None]:
+        """Enter this context around work that the first signal must not break off: training and saving."""
+        before, self._gentle = self._gentle, True
         try:
             yield
         finally:
-            self._gentle, self._whole = before
+            self._gentle = before

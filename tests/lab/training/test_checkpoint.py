@@ -1,4 +1,5 @@
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ from safetensors.torch import load_file
 from autowarm.lab.config import LabError
 from autowarm.lab.files import claim
 from autowarm.lab.tasks.models import save_weights
-from autowarm.lab.training.checkpoint import Checkpoints
+from autowarm.lab.training.checkpoint import SCHEMA, Checkpoints
 
-from ..helpers import ALONE, trained
+from ..helpers import ALONE, contents, trained
 
 
 class Counting(torch.nn.Linear):
@@ -74,7 +75,7 @@ def test_what_a_new_model_lacks_is_named(tmp_path: Path) -> None:
             model[0].later.register_buffer("inside", torch.ones(2))
         Checkpoints(tmp_path, ALONE).save(step, model, torch.optim.AdamW(model.parameters()), {})
         with pytest.raises(
-            LabError, match=rf"holds 0\.{name} of shape \(2,\), which the model does not have when it is new"
+            LabError, match=rf"0\.{name}: the checkpoint holds torch.float32 of shape \(2,\), and a new model none: "
         ):
             Checkpoints(tmp_path, ALONE).load(other, torch.optim.AdamW(other.parameters()))
         del model[0].later
@@ -108,3 +109,14 @@ def test_only_the_newest_are_kept_and_a_crash_leaves_nothing_that_counts(tmp_pat
     rest = again.load(model, optimizer)
     assert rest is not None
     assert rest["step"] == 3
+
+
+def test_a_checkpoint_of_another_schema_is_refused_by_its_number_and_left_alone(tmp_path: Path) -> None:
+    model, optimizer = trained(1)
+    Checkpoints(tmp_path, ALONE).save(1, model, optimizer, {})
+    manifest = tmp_path / "checkpoint-00000001" / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema": SCHEMA + 1}))
+    before = contents(tmp_path)
+    with pytest.raises(LabError, match=rf"checkpoint-00000001 has schema {SCHEMA + 1}, this version reads {SCHEMA}"):
+        Checkpoints(tmp_path, ALONE).load(model, optimizer)
+    assert contents(tmp_path) == before

@@ -18,7 +18,7 @@ from autowarm.lab.tasks.models import token_logits
 from autowarm.lab.tasks.own import pack
 from autowarm.lab.training.checkpoint import own_checkpoints
 from autowarm.lab.training.loop import _Run, train
-from autowarm.lab.training.metrics import read_metrics
+from autowarm.lab.training.metrics import read_metrics, write_log
 
 from ..helpers import crash_at, logged, numbers, resumed, stop_at
 from ..tasks import own_runs
@@ -138,6 +138,9 @@ def test_a_run_that_goes_on_elsewhere_at_half_the_rate_can_be_interrupted(
             train(changed, tmp_path / "another", own=own, resume_from=start)
     with pytest.raises(LabError, match="is no intact checkpoint"):
         train(config, tmp_path / "another", own=own, resume_from=tmp_path / "first")
+    write_log(tmp_path / "first", [{**row, "loss": 1.0} for row in read_metrics(tmp_path / "first")])
+    with pytest.raises(LabError, match=r"does not match metrics\.jsonl beside it, which has changed since"):
+        train(config, tmp_path / "another", own=own, resume_from=start)
 
 
 @pytest.mark.parametrize("name", ["muon", "lion"])

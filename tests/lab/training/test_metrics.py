@@ -171,6 +171,7 @@ def test_an_id_follows_from_all_that_decides_the_numbers() -> None:
     assert run_id(who) == run_id(json.loads(json.dumps(who)))
     assert run_id(who) != run_id(identity(dataclasses.replace(run, seed=1), "corpus"))
     assert run_id(who) != run_id(identity(run, "another"))
+    assert {"code", "torch", "transformers"} <= who.keys()
     changed = identity(dataclasses.replace(run, steps=7), "corpus")
     assert differences(who, changed) == [f"config.steps: {run.steps} → 7"]
 

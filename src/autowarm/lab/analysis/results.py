@@ -1,6 +1,5 @@
 """Writes and reads `results.json`: rows, summaries and their origin."""
 
-import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from rich.console import Console
 from autowarm import __version__
 
 from ..config import LabError
-from ..files import read_object, sha256, write_json
+from ..files import read_object, write_json
 from .summary import Point, Row, Summary, summarise, verdict
 from .table import lines, show
 
@@ -76,28 +75,18 @@ def write_results(
         "runs": [dict(row) for row in rows],
         "summary": [_to_json(summary) for summary in summaries],
     }
-    document["sha256"] = _checksum(document)
     write_json(folder / "results.json", document)
     return Results(folder, document, summaries)
 
 
 def read_results(folder: Path) -> Results:
-    """Read the `results.json` of a results folder; LabError if it is missing, damaged, or of another schema.
-
-    One without a checksum, such as an earlier version's, is taken as it is.
-    """
+    """Read the `results.json` of a results folder; LabError if it is missing, damaged, or of another schema."""
     path = folder / "results.json"
     if not path.is_file():
         raise LabError(f"{folder} holds no results.json: give the folder of a finished `autowarm compare` or `sweep`")
     remedy = "run the command that made it again"
     document = read_object(path, remedy, "environment", "config", "corpus", "runs", schema=SCHEMA)
-    if document.get("sha256", found := _checksum(document)) != found:
-        raise LabError(f"{path} is damaged (it does not match its checksum): {remedy}")
     return Results(folder, document, summarise(document["runs"], own=bool(document["corpus"].get("own"))))
-
-
-def _checksum(document: Mapping[str, Any]) -> str:
-    return sha256(json.dumps({**document, "sha256": None}, sort_keys=True).encode())
 
 
 def environment() -> dict[str, Any]:

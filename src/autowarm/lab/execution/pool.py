@@ -13,7 +13,7 @@ import queue
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -88,30 +88,33 @@ def run_jobs(
     for index in range(workers):
         turns.put(devices[index % len(devices)] if devices else "")
     stop = new.RawValue(c_bool, False)  # without a lock, which a worker that is killed as it looks would keep for ever
+    given = events, stop, turns, dict(os.environ)
     with Stop() as asked, asked.gently():
-        given = events, stop, turns, dict(os.environ)
         pool = ProcessPoolExecutor(workers, mp_context=new, initializer=_start_worker, initargs=given)
         try:
-            try:
-                # A worker whose start is broken off is in no list of children: nobody could kill it.
-                with asked.gently(whole=True), starting():
-                    pending = {pool.submit(_work, job): job.name for job in jobs}
-                return follow(pending, lambda: _drain(events), asked, display, on_row)
-            finally:
-                stop.value = True  # workers stop at the next step and leave a checkpoint
-                pool.shutdown(wait=True, cancel_futures=True)
+            with starting():
+                pending = {pool.submit(_work, job): job.name for job in jobs}
+            return follow(pending, lambda: _drain(events), asked, display, on_row)
         except LOST:
             asked.obey()  # a signal to the whole group ends the workers, too
             raise LabError(
                 f"a worker process died while {workers} were at work (out of memory, or killed from outside). Finished "
                 "runs are kept: the same command continues from here; --workers 1 needs less memory"
             ) from None
-        except Interrupted:
-            with asked.gently(whole=True):
-                for worker in set(multiprocessing.active_children()) - others:  # a second Ctrl-C broke off the wait
-                    worker.kill()
-                    worker.join()  # one that still starts would miss what this process takes with it, and say so
-            raise
+        finally:
+            stop.value = True  # workers stop at the next step and leave a checkpoint
+            _end(pool, others)
+
+
+def _end(pool: ProcessPoolExecutor, others: Collection[object]) -> None:
+    """Wait for the workers of a pool; a second signal breaks off the wait and ends them."""
+    try:
+        pool.shutdown(wait=True, cancel_futures=True)
+    except (Interrupted, KeyboardInterrupt):
+        for worker in multiprocessing.active_children():
+            if worker not in others:
+                worker.kill()
+        raise
 
 
 def message_of(error: Exception) -> str:
@@ -172,8 +175,7 @@ _stop: Any = None
 def _start_worker(events: Any, stop: Any, turns: Any, environment: Mapping[str, str]) -> None:
     global _events, _stop
     _events, _stop = events, stop
-    for name in {"SIGINT", "SIGHUP"} & set(dir(signal)):  # they reach the whole group, but only the parent handles them
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, but only the parent handles it
     follow_parent()
     os.environ.clear()  # a fork has the server's, which may be older
     os.environ.update(environment)

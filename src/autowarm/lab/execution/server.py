@@ -5,8 +5,7 @@ import signal
 import sys
 
 sys.path[:] = filter(None, sys.path)  # not the folder of the command: a file there may have a package's name
-# A terminal that closes sends it: if the server died of it, its workers would count as dead.
-signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, but only the parent handles it
 
 from .pool import set_up  # noqa: E402
 

@@ -1,9 +1,10 @@
 """Checkpoints that are complete or absent, by `torch.distributed.checkpoint`.
 
 A checkpoint is a folder of ours, `checkpoint-` and at least eight digits. It holds the tensors in safetensors files,
-sharded as on the ranks, everything else in `rest.pt`, and a `manifest.json` with the run's id, the step and each file's
-checksum. It is written under a hidden name and renamed when it is complete on disk. It can be loaded on a different
-number of ranks. Copies, links, notes and other trainers' checkpoints beside it are neither read nor changed.
+sharded as on the ranks, everything else in `rest.pt`, and a `manifest.json` with the run's id, the step, and the
+checksums of each file and of the run's log up to the step. It is written under a hidden name and renamed when it is
+complete on disk. It can be loaded on a different number of ranks. Copies, links, notes and other trainers' checkpoints
+beside it are neither read nor changed.
 """
 
 import copy
@@ -31,17 +32,16 @@ from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Optimizer
 
 from autowarm.rate.restore import Snapshot
-from autowarm.undisturbed import overlaps_itself
 
 from ..config import LabError, RunConfig, differences
 from ..files import MARKER, claim, free, is_ours, read_object, sha256, within, write_atomically, write_json
 from ..tasks.fingerprint import Walk, is_users
-from .metrics import read_identity, read_metrics, read_result
+from .metrics import log_checksum, read_identity, read_metrics, read_result
 from .parallel import Ranks
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = 3
+SCHEMA = 4
 _MANIFEST, _REST = "manifest.json", "rest.pt"
 _NAME = re.compile(r"\.?checkpoint-(\d{8,})")  # hidden while it is being written
 # What a run that begins with the checkpoint of another one may do otherwise.
@@ -97,7 +97,8 @@ class Checkpoints:
             # Every rank has written: put the checkpoint in place.
             write_atomically(scratch / _REST, buffer.getvalue())
             files = {path.name: sha256(path) for path in sorted(scratch.iterdir()) if path.name != MARKER}
-            write_json(scratch / _MANIFEST, {"schema": SCHEMA, "run": self.run, "step": step, "files": files})
+            manifest = {"schema": SCHEMA, "run": self.run, "step": step, "log": log_checksum(self.folder, step)}
+            write_json(scratch / _MANIFEST, {**manifest, "files": files})
             for old in own_checkpoints(self.folder):
                 if step_of(old) == step:  # from a run that resumed from an older checkpoint
                     _remove(old)
@@ -131,18 +132,17 @@ class Checkpoints:
         names = (self.folder / f"{kind}-{step:0{width}d}" for width in itertools.count(8))
         return next(path for path in names if not os.path.lexists(path))
 
-    def load(
-        self, model: nn.Module, optimizer: Optimizer, last: int | None = None, start: Path | None = None
-    ) -> dict[str, Any] | None:
-        """Load the newest intact checkpoint, up to step `last`, and return its rest; None if there is no checkpoint.
+    def load(self, model: nn.Module, optimizer: Optimizer, start: Path | None = None) -> dict[str, Any] | None:
+        """Load the newest intact checkpoint and return its rest; None if there is no checkpoint.
 
-        Damaged checkpoints and those of other runs are set aside, with a message in the log. `start` is another run's
-        checkpoint, to be loaded where this run has none; then the rest says that the run `begins` there.
+        Checkpoints that are damaged, of other runs, or of another log than the folder's are set aside, with a message.
+        `start` is another run's checkpoint, to be loaded where this run has none; then the rest says that the run
+        `begins` there.
 
         Raises:
             LabError: a checkpoint is of another schema, or holds weights that a new model has not.
         """
-        name = self.ranks.first(lambda: self._newest(last))
+        name = self.ranks.first(self._newest)
         path = start if name is None else self.folder / name
         if path is None:
             return None
@@ -167,11 +167,15 @@ class Checkpoints:
             key = name.removeprefix(prefix) if name.startswith(prefix) else ""
             if key.startswith("optimizer."):
                 tensors[name] = _place_for(about, params[int(key.split(".")[1])], rest["devices"][key])
-            elif key.startswith("model.") and (name not in tensors or about.size != tensors[name].shape):
-                raise lacking(key.removeprefix("model."), about.size)
+            elif key.startswith("model."):
+                saved = torch.empty(about.size, dtype=about.properties.dtype, device="meta")
+                check_alike(key.removeprefix("model."), saved, tensors.get(name))
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
             dcp.load(tensors, storage_reader=reader, process_group=self._group, no_dist=self.ranks.world == 1)
-        put_back(model, rest)
+        new = buffers_of(model)
+        for name in {**new, **rest["buffers"]}:
+            check_alike(name, rest["buffers"].get(name), new.get(name))
+        model.load_state_dict({**rest["buffers"], **rest["extra"]}, strict=False)
         states: dict[int, dict[str, Any]] = {}
         loaded = {name.removeprefix(prefix): value for name, value in tensors.items()}
         for key, value in [*loaded.items(), *rest["plain"].items()]:
@@ -180,22 +184,22 @@ class Checkpoints:
                 states.setdefault(int(index), {})[field] = value
         optimizer.load_state_dict({"state": states, "param_groups": rest["groups"]})
 
-    def _newest(self, last: int | None) -> str | None:
+    def _newest(self) -> str | None:
         for path in reversed(own_checkpoints(self.folder)):
-            if (objection := self._objection(path, last)) is None:
+            if (objection := self._objection(path)) is None:
                 return path.name
             logger.warning("%s %s: setting it aside and using the previous one", path, objection)
             path.rename(free(path.with_name(f"damaged-{path.name}")))
         return None
 
-    def _objection(self, path: Path, last: int | None) -> str | None:
+    def _objection(self, path: Path) -> str | None:
         """What is wrong with a checkpoint; None if it is intact."""
         if (manifest := intact(path)) is None:
             return "does not match its checksums"
         if (manifest["run"], manifest["step"]) != (self.run, step_of(path)):
             return f"is of update {manifest['step']} of the run {manifest['run']!r}, but this is the run {self.run!r}"
-        if last is not None and manifest["step"] > last:
-            return f"is of update {manifest['step']}, but metrics.jsonl is intact only up to update {last}"
+        if manifest.get("log") != log_checksum(self.folder, manifest["step"]):
+            return f"does not match metrics.jsonl, which was changed or cut off before update {manifest['step']}"
         return None
 
     def drop(self, newest: int | None = None) -> None:
@@ -257,6 +261,9 @@ def origin(path: Path, config: RunConfig) -> str:
     manifest = intact(path)
     if manifest is None:
         raise LabError(f"--resume-from {path} is no intact checkpoint: give a folder checkpoint-… in a run's folder")
+    if manifest.get("log") != log_checksum(path.parent, manifest["step"]):
+        raise LabError(f"--resume-from {path} does not match metrics.jsonl beside it, which has changed since: restore "
+                       "that file, or give an earlier checkpoint")  # fmt: skip
     if (held := read_identity(path.parent)) is None:
         raise LabError(f"--resume-from {path} lies in no folder of a run: its config.yaml is needed there")
     changed = differences(held["config"], json.loads(json.dumps(dataclasses.asdict(config))))
@@ -335,43 +342,23 @@ def collect(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Any], dic
         "plain": plain,
         "devices": {key: value.device.type for key, value in tensors.items()},
         "extra": extra,
-        "buffers": {name: (value, name in whole) for name, value in model.named_buffers()},
-        "trained": [name for name, p in model.named_parameters() if p.requires_grad],
-        "training": [name for name, module in model.named_modules() if module.training],
+        "buffers": buffers_of(model),
         "attributes": attributes(model, optimizer),
     }
 
 
-def put_back(model: nn.Module, rest: Mapping[str, Any]) -> None:
-    """Give a model all but its weights, from the second part of what `collect` returned.
-
-    It gets all buffers, those that no `state_dict` holds, too, and keeps no others.
-    """
-    for name, p in model.named_parameters():
-        p.requires_grad_(name in rest["trained"])
-    for name, module in model.named_modules():
-        module.training = name in rest["training"]
-    saved: Mapping[str, tuple[Tensor, bool]] = rest["buffers"]
-    modules, device = dict(model.named_modules()), next(p.device for p in model.parameters())
-    for name in {**dict(model.named_buffers()), **saved}:
-        path, _, own = name.rpartition(".")
-        value, kept = saved.get(name, (None, True))
-        if path not in modules:
-            raise lacking(name, getattr(value, "shape", ()))
-        held = modules[path]._buffers
-        now = held.get(own)
-        if now is None or value is None or now.shape != value.shape or now.dtype != value.dtype or overlaps_itself(now):
-            held[own] = None if value is None else value.to(device)
-        else:  # in place, as others may share its memory
-            now.copy_(value)
-        if not kept:
-            modules[path]._non_persistent_buffers_set.add(own)
-    model.load_state_dict(rest["extra"], strict=False)
+def buffers_of(model: nn.Module) -> dict[str, Tensor]:
+    """The buffers that the model's `state_dict` holds."""
+    names = dict(model.named_buffers(remove_duplicate=False))
+    return {name: value for name, value in model.state_dict().items() if name in names}
 
 
-def lacking(name: str, shape: Any) -> LabError:
-    return LabError(f"the checkpoint holds {name} of shape {tuple(shape)}, which the model does not have when it is "
-                    "new: make it in the model's constructor")  # fmt: skip
+def check_alike(name: str, saved: Tensor | None, new: Tensor | None) -> None:
+    """Check that a checkpoint and a new model hold a tensor of the same shape and dtype, or both none."""
+    words = ["none" if one is None else f"{one.dtype} of shape {tuple(one.shape)}" for one in (saved, new)]
+    if words[0] != words[1]:
+        raise LabError(f"{name}: the checkpoint holds {words[0]}, and a new model {words[1]}: make it in the model's "
+                       "constructor, in its final shape")  # fmt: skip
 
 
 def attributes(model: nn.Module, optimizer: Optimizer) -> dict[str, str]:

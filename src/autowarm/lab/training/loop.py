@@ -59,7 +59,7 @@ from .checkpoint import (
     warn_of_changed,
     whole_weights,
 )
-from .metrics import MetricsLog, OnStep, Progress, copy_metrics, finite, read_metrics
+from .metrics import MetricsLog, OnStep, Progress, finite, read_metrics, write_log
 from .optimizers import evaluating, unchanged
 from .parallel import Ranks, joined
 from .schedules import authors_peak_gap, lower, make_scheduler, recovers, warmup_length
@@ -143,9 +143,7 @@ class _Run:
         self.progress = Progress()
         self.checkpoints = Checkpoints(folder, ranks, name, keep=config.engine.keep_checkpoints)
         peaks = [group.get("initial_lr") for group in self.optimizer.param_groups]
-        # The result needs the training losses of all steps, so use no checkpoint that is newer than the intact metrics.
-        last = len(read_metrics(folder))
-        if (saved := self.checkpoints.load(self.model, self.optimizer, last, start)) is not None:
+        if (saved := self.checkpoints.load(self.model, self.optimizer, start)) is not None:
             with as_usage_error("schedule: "):
                 self.scheduler.load_state_dict(saved["scheduler"])
             if "copy" in saved and self.guard is not None:
@@ -153,7 +151,7 @@ class _Run:
             self.progress = Progress(**saved["progress"])
             if start is not None and saved["begins"]:
                 lower(self.scheduler, self.optimizer, peaks)
-                ranks.first(lambda: copy_metrics(start.parent, folder, self.progress.step))
+                ranks.first(lambda: write_log(folder, read_metrics(start.parent)[: self.progress.step]))
             logger.info("%s resumes from step %d", folder.name, self.progress.step)
         self.skipped = getattr(self.optimizer, "skipped_updates", 0)
         self.probe = self._probe()

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from ..config import LabError
-from ..files import read_object, write_atomically
+from ..files import read_object, sha256, write_atomically
 
 if TYPE_CHECKING:
     from ..tasks import Task
@@ -99,7 +99,7 @@ class MetricsLog:
         if quiet:
             return
         # Steps after the checkpoint are made again, so delete their lines.
-        write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+        write_log(folder, kept)
         if config.engine.keep_weights:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -216,12 +216,15 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def copy_metrics(source: Path, folder: Path, steps: int) -> None:
-    """Copy the records of a run's first steps to the run that goes on from there; LabError if some are missing."""
-    rows = read_metrics(source)[:steps]
-    if len(rows) < steps:
-        raise LabError(f"{source / 'metrics.jsonl'} is intact only up to update {len(rows)}, and {steps} are needed")
+def write_log(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write the records of a run's first steps."""
     write_atomically(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def log_checksum(folder: Path, steps: int) -> str:
+    """The checksum of a run's log up to a step."""
+    path = folder / "metrics.jsonl"
+    return sha256(b"".join(path.read_bytes().splitlines(keepends=True)[:steps] if path.exists() else ()))
 
 
 def read_result(folder: Path, run: str) -> dict[str, Any]:

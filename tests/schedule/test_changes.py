@@ -37,15 +37,6 @@ def test_extended_to_the_updates_made_it_is_at_its_end(at: int) -> None:
     assert 0 < scheduler.get_last_lr()[0] <= PEAK
 
 
-def test_a_peak_that_is_set_is_the_peak_whatever_others_made_of_the_rate() -> None:
-    scheduler = made(False, 100)
-    run(scheduler, falling(), range(60))
-    scheduler.optimizer.param_groups[0]["lr"] *= 0.5
-    run(scheduler, falling(), range(60, 62))
-    scheduler.rewarm(200, peak=2 * PEAK)
-    assert max(run(scheduler, falling(), range(62, 200))) == 2 * PEAK
-
-
 def test_a_horizon_that_is_over_is_refused() -> None:
     scheduler = made(False, 100)
     run(scheduler, falling(), range(30))

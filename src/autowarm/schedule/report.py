@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -29,9 +29,9 @@ class Report:
 
     optimizer: Optimizer
     process_group: "torch.distributed.ProcessGroup | None"
-    last_epoch: int
+    last_epoch: Any
     base_lrs: list[float]
-    """The groups' peak rates."""
+    """The groups' peak rates. Change an entry to change that group's peak from the next step on."""
 
     _plan: core.Plan
     _state: core.State
@@ -151,7 +151,9 @@ class Report:
 
     def _first_rate(self) -> float:
         rate = self.optimizer.param_groups[0]["lr"]
-        return self._groups.rates[0].written if isinstance(rate, Tensor) else float(rate)  # a tensor may be on a device
+        return (
+            next(iter(self._groups)).written if isinstance(rate, Tensor) else float(rate)
+        )  # a tensor may be on a device
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot the warm-up's rate η(Δ) against the loss f* + Δ, from f(x0) on the left; mark Δ' and the current rate.

@@ -9,7 +9,7 @@ from typing import Any
 from . import core
 from .planning import Calibrated, check_horizon
 
-STATE_VERSION = 10
+STATE_VERSION = 11
 
 
 def sealed(owner: str, content: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,6 @@ KINDS = MODES | {
     "a decay of one's own that is zero at last": lambda opt, T: AdaptiveWarmup(
         opt, T, decay=lambda p: max(0.0, 1 - 1.5 * p), max_warmup=0.1
     ),
-    "momentum": lambda opt, T: AdaptiveWarmup(opt, T, momentum=(0.85, 0.95, 0.9)),
 }
 
 

@@ -28,7 +28,6 @@ from .arguments import checked
 from .calibration import SIGMA_F2
 from .clock import UpdateClock, only_makes_state
 from .groups import OUTSIDE, GroupRates
-from .momentum import Momentum
 from .planning import Calibrated, check_horizon, clean
 from .recovery import Guard, Order
 from .report import Report
@@ -89,8 +88,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             warns, False does not look. See `recoveries` and docs/recovery.md.
         model: with ``recover=True``, a model whose buffers (and parameters that the optimizer does not hold, such as
             averaged weights) are restored too.
-        momentum: two or three values in [0, 1). The momentum of the groups that have one, or else every group's first
-            β, goes from the first value at lr/div to the second at the peak, and with the decay to the third, if given.
         process_group: the ranks that share the run; None means all ranks, if `torch.distributed` is in use. They share
             the mean loss, so their rates are bit-identical. Every rank must call ``step`` as often: give them equal
             shares of the data, as ``DistributedSampler(drop_last=True)`` does.
@@ -148,7 +145,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         max_nonfinite: int | None = 20,
         recover: bool | Literal["warn"] = False,
         model: nn.Module | None = None,
-        momentum: tuple[float, ...] | None = None,
         process_group: "torch.distributed.ProcessGroup | None" = None,
     ) -> None:
         inner, self._settings, self._plan, self._kappa_counted, max_nonfinite = checked(
@@ -157,8 +153,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             max_warmup=max_warmup, trained=trained, chance_loss=chance_loss, smoothing=smoothing,
             profile=profile, max_nonfinite=max_nonfinite, recover=recover,
         )  # fmt: skip
-        self._momentum = None if momentum is None else Momentum(momentum, inner)
-        self._settings["momentum"] = None if self._momentum is None else self._momentum.values
         self.process_group = process_group
         first = next((p for group in inner.param_groups for p in group["params"]), torch.empty(0))
         self._ranks = Ranks(process_group, self._settings, device=first.device)
@@ -322,8 +316,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._groups.adopt(self.base_lrs)
         factor = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
         self._last_lr = [*self._groups.write(self.base_lrs, factor, self._plan, self._state)]
-        if self._momentum is not None:
-            self._momentum.write(self._plan, self._state)
         if self._groups.outside is not None and self._groups.outside[0] >= OUTSIDE:
             row, rate, written = self._groups.outside
             self._alarms.warn("outside", row=row, rate=rate, written=written)

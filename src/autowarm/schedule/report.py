@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 from ..plotting import axes_or_new
 from . import core
 from .groups import GroupRates
-from .momentum import Momentum
 from .profile import Profile
 from .recovery import Guard, Recovery
 
@@ -37,7 +36,6 @@ class Report:
     _state: core.State
     _groups: GroupRates
     _guard: Guard | None
-    _momentum: Momentum | None
     _probe: "Probe | None" = None
 
     @property
@@ -96,8 +94,8 @@ class Report:
             ``phase``, ``loss`` (smoothed, and not updated after warm-up), ``gap`` (loss − f*), ``target_loss`` (f*),
             ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate), ``warmup_steps`` (so far),
             ``warmup_end`` (the update at which warm-up ended, or ends at the latest), ``ended_by``, ``trained`` (1 if
-            the weights were trained before, else 0), ``recoveries`` (how many, with ``recover``) and
-            ``momentum``. Values that are not known yet are left out.
+            the weights were trained before, else 0) and ``recoveries`` (how many, with ``recover``). Values that are
+            not known yet are left out.
 
         Example:
             >>> import torch
@@ -118,7 +116,6 @@ class Report:
             "warmup_end": self._latest(),
             "ended_by": state.ended_by,
             "trained": None if state.trained is None else int(state.short),
-            "momentum": None if self._momentum is None else self._momentum.now,
             "recoveries": None if self._guard is None else len(self._guard.recoveries),
         }
         return {name: value for name, value in found.items() if value is not None}

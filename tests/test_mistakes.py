@@ -134,7 +134,6 @@ API = {
     "sched.decay_now(0)": "steps|got 0",
     'sched.decay_now(10, decay="fast")': "decay 'fast'|'linear'",
     "sched.decay_now(10, lambda p: 1 - p)": "takes a decay by name",
-    "sched.rewarm(peak=-1)": "peak|positive",
     "sched.load_state_dict({})": "not the state of AdaptiveWarmup",
     "sched.load_state_dict(opt.state_dict())": "AdaptiveWarmup|param_groups",
     "sched.load_state_dict(None)": "NoneType, not a dictionary",

@@ -160,8 +160,6 @@ def test_a_state_has_the_same_entries_for_life() -> None:
             run.scheduler.observe(3.0)
         if t == 60:
             run.scheduler.decay_now(20)
-        if t == 70:
-            run.scheduler.rewarm(120)
         run.train(1)
     assert phases == {"warmup", "decay"}
     assert len(entries) == 1

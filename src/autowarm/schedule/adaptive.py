@@ -6,6 +6,7 @@
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import torch
@@ -300,7 +301,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
     def _restart(self) -> None:
         self._waiting, self._losses.pending, self._look = False, [], FirstLook()
-        self._state = core.begin(self._plan, 0, self._state.planned_steps)
+        self._state = core.begin(replace(self._plan, total_steps=self._state.planned_steps))
         if self._guard is not None:
             self._guard.restart(self._length)
         self._clock.made = 0
@@ -326,11 +327,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         if found is not None and found.restored is not None:
             state = state._replace(average=guard.average)
         return core.lowered(state) if found is not None and found.peak_after != found.peak_before else state
-
-    def _scale(self, ratio: float) -> None:
-        for i, group in enumerate(self.optimizer.param_groups):
-            self.base_lrs[i] *= ratio
-            group["initial_lr"] = group["initial_lr"] * ratio
 
     # What the optimizer's hooks tell.
 
@@ -421,44 +417,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             raise ValueError(f"decay_now takes a decay by name, one of {sorted(DECAYS)}, so that a state can name it")
         self._change(core.decay_now(self._plan, self._state, steps, decay))
 
-    def rewarm(
-        self, total_steps: int | None = None, *, target_loss: float | None = None, peak: float | None = None
-    ) -> None:
-        """Start a new warm-up at lr/div from the current weights, for new data or after recovering from a loss spike.
-
-        f(x0) comes from the next finite losses. The new warm-up and the class's decay share the remaining updates.
-
-        Args:
-            total_steps: T, including the updates already made; None keeps T (after `decay_now`, the T before it).
-            target_loss: f*; None takes the one given to the class, if any.
-            peak: the first group's peak rate from now on, > 0; the others keep their ratios to it. None changes none.
-
-        Raises:
-            ValueError: no updates are left, or ``peak`` is out of range. Later, at the first loss: as for the class.
-
-        Example:
-            >>> import torch
-            >>> from autowarm import AdaptiveWarmup, Lion
-            >>> sched = AdaptiveWarmup(Lion(torch.nn.Linear(4, 4).parameters(), lr=0.01), total_steps=100)
-            >>> sched.decay_now(10)
-            >>> sched.rewarm(total_steps=200)
-            >>> sched.phase, sched.get_last_lr(), sched.metrics()["warmup_end"]
-            ('warmup', [0.001], 100)
-        """
-        given = clean(total_steps=total_steps, target_loss=target_loss, peak=peak)
-        total = given["total_steps"] or self._state.planned_steps
-        if total is not None and total <= self.last_epoch:
-            left = f"no updates are left to warm up in: {self.last_epoch} were made and total_steps is {total}"
-            raise ValueError(f"{left}. Pass rewarm(total_steps=...) a larger total, which includes those already made")
-        state = core.rewarm(self._plan, self._state, total, given["target_loss"])
-        if self._guard is not None:
-            self._guard.restart(total or core.OPEN_HORIZON)  # other data have losses of their own
-        self._groups.accept()
-        if given["peak"] is not None:
-            self._scale(given["peak"] / self._peak)
-        self._change(state)
-        self._alarms.said.discard("stalled")
-
     def _change(self, state: core.State) -> None:
         """Go on from a state that a user has asked for; all ranks must make the same change."""
         self._state = state
@@ -471,7 +429,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
     def _agree(self) -> None:
         """Tell the ranks what they must agree on: settings, what was changed since, and the peak rate."""
         state = self._state
-        now = {"origin": state.origin, "total_steps": state.total_steps, "decay": state.decay, "peak": self._peak}
+        now = {"total_steps": state.total_steps, "decay": state.decay, "peak": self._peak}
         self._ranks.agree_on(self._settings | {"now": now})
 
     # Saving.

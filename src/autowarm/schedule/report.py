@@ -55,8 +55,8 @@ class Report:
 
     @property
     def warmup_steps(self) -> int:
-        """The number of updates made at the rates of the latest warm-up, so far or in total."""
-        return self._state.warmup_steps if self.ended_by else self.last_epoch - self._state.origin
+        """The number of updates made at the rates of the warm-up, so far or in total."""
+        return self._state.warmup_steps if self.ended_by else self._state.updates
 
     @property
     def profile(self) -> Profile | None:
@@ -143,7 +143,7 @@ class Report:
     def _latest(self) -> int | None:
         """The update at which warm-up ended, or ends at the latest; None if nothing bounds it."""
         if self._state.ended_by is not None:
-            return self._state.origin + self._state.warmup_steps
+            return self._state.warmup_steps
         return None if self._state.ramp is None else max(self._state.updates, math.ceil(self._state.ramp.end))
 
     def _first_rate(self) -> float:

@@ -1,13 +1,11 @@
 """What a schedule says of itself: its state as attributes, numbers for a logger, a line of text, a plot."""
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ..plotting import axes_or_new
@@ -19,8 +17,6 @@ from .recovery import Guard, Recovery
 if TYPE_CHECKING:
     import torch
     from matplotlib.axes import Axes
-
-    from ..smoothness import Point, Probe
 
 
 class Report:
@@ -36,7 +32,6 @@ class Report:
     _state: core.State
     _groups: GroupRates
     _guard: Guard | None
-    _probe: "Probe | None" = None
 
     @property
     def total_steps(self) -> int | None:
@@ -182,21 +177,3 @@ class Report:
         ax.set(xlabel="loss", ylabel="learning rate", xlim=(fstar + profile.gap0, fstar), ylim=(0.0, None))
         ax.legend(frameon=False, loc="upper left")
         return ax
-
-    def probe(self, closure: Callable[[], Tensor], model: nn.Module) -> AbstractContextManager[Tensor]:
-        """Measure, at this update, the curvature along the step; see `autowarm.smoothness.Probe`.
-
-        Write ``with sched.probe(closure, model) as loss: optimizer.step()`` in place of the forward and backward pass,
-        which ``closure`` runs. It changes nothing, and costs one pass more; `points` holds the results.
-        """
-        from ..smoothness import Probe
-
-        if self._probe is None or self._probe.model is not model:
-            self._probe = Probe(model, self.optimizer, process_group=self.process_group)
-        self._probe.step = self.last_epoch
-        return self._probe(closure)
-
-    @property
-    def points(self) -> "list[Point]":
-        """The measurements made with `probe`, in order."""
-        return [] if self._probe is None else self._probe.points

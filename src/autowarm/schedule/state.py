@@ -35,7 +35,7 @@ def opened(owner: str, state: Any) -> dict[str, Any]:
     if _checksum(content) != state.get("checksum"):
         raise ValueError(
             f"the {owner} state is damaged: its checksum is {state.get('checksum')!r}, and its content has another. "
-            "Load an earlier checkpoint; to change the length or the rate, load it as saved, then extend() or set base_lrs"
+            "Load an earlier checkpoint; to change a length or rate, load it as saved, then extend() or set base_lrs"
         )
     return content
 

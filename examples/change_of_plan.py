@@ -11,22 +11,26 @@ import torch
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.plotting import GREY, styled
 
-CHANGES: dict[str, tuple[Callable[[AdaptiveWarmup], None], dict[int, int]]] = {  # and where runs end, by when it comes
+Change = Callable[[AdaptiveWarmup], AdaptiveWarmup | None]  # returns a schedule that takes the place of this one
+CHANGES: dict[str, tuple[Change, dict[int, int]]] = {  # and where runs end, by when it comes
     "extend(200)": (lambda sched: sched.extend(200), {30: 200, 70: 200, 100: 200}),
     "extend(80)": (lambda sched: sched.extend(80), {30: 80, 70: 80}),
     "decay_now(20)": (lambda sched: sched.decay_now(20), {30: 50, 70: 90}),
-    "rewarm(200)": (lambda sched: sched.rewarm(200), {30: 200, 70: 200, 100: 200}),
+    "a new schedule over the rest of 200": (
+        lambda sched: AdaptiveWarmup(sched.optimizer, 200 - sched.last_epoch),
+        {30: 200, 70: 200, 100: 200},
+    ),
 }
 
 
-def rates(at: int, change: Callable[[AdaptiveWarmup], None], end: int) -> list[float]:
+def rates(at: int, change: Change, end: int) -> list[float]:
     """The rates of a run of 100 updates that is changed after ``at`` of them."""
     opt = Lion([torch.nn.Parameter(torch.zeros(2, 2))], lr=1.0)
     sched = AdaptiveWarmup(opt, total_steps=100)
     seen = []
     for update in range(end):
         if update == at:
-            change(sched)
+            sched = change(sched) or sched
         seen.append(opt.param_groups[0]["lr"])
         opt.step()
         sched.step(5.0)  # a loss that does not fall: the ramp alone raises the rate

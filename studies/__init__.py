@@ -11,7 +11,6 @@ The parts, from the bottom up; autowarm knows none of them:
 - `regret`: judges warm-ups by one measure.      - `pages`: the documentation's tables and figures.
 - `shapes`: the warm-up's form: η(Δ), linear in the gap, a ramp.      - `second_stage`: of a search for the rate.
 - `peers`: ScheduleFree+, and WSD with our warm-up.      - `in_process`: makes these runs one by one.
-- `momentum`: a warm-up of the momentum.
 - `command`: the command.      - `curves`: the rule on public loss curves.      - `recovery`: what `recover=` is worth.
 
 The lab has verdicts of its own (`autowarm.lab.analysis.summary`), for a user's comparison: there the seeds that choose

@@ -10,19 +10,17 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
 from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import TrainerCallback
 
 from autowarm import AdaptiveWarmup, Lion
-from autowarm.integrations.accelerate import WarmupScheduler
 from autowarm.integrations.lightning import WarmupCallback, pl
 
 from . import test_lightning as for_lightning
 from . import test_transformers as for_transformers
-from .plain import accelerated, rates_of
+from .plain import rates_of
 from .test_lightning import Module
 
 # Planned in updates, by a run of 12: shorter and longer, by a little and by much, and as long.
@@ -57,11 +55,11 @@ def said(recwarn: pytest.WarningsRecorder) -> Said:
     return Said(recwarn)
 
 
-def check(said: Said, sched: AdaptiveWarmup, plan: int, run: int = RUN, *, starts: bool = True) -> None:
+def check(said: Said, sched: AdaptiveWarmup, plan: int, run: int = RUN) -> None:
     """That a mismatch, and only a mismatch, was said at both ends, with the numbers of each."""
     assert sched.last_epoch == run
     wrong = abs(plan - run) > 1
-    assert (len(said.start), len(said.end)) == (wrong and starts, wrong)
+    assert (len(said.start), len(said.end)) == (wrong, wrong)
     for text in said.start:
         assert f"will make {run} more updates, but {plan} are left" in text
         assert ("stop before the rate has decayed" if run < plan else f"last {run - plan} updates will be made") in text
@@ -97,22 +95,6 @@ def by_transformers(folder: Path, plan: int, *callbacks: Any, data: Any = None, 
     return trainer.lr_scheduler
 
 
-def by_accelerate(folder: Path, *plans: int | None, **options: Any) -> WarmupScheduler:
-    """One schedule after another; says nothing before the end of the training."""
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-    for plan in plans:
-        model = nn.Linear(4, 4)
-        model, opt = accelerator.prepare(model, Lion(model.parameters(), lr=1e-3))
-        sched = WarmupScheduler(accelerator, opt, plan, **({"decay": "wso"} if plan is None else {}))
-        micro_loss = lambda net, i: net(torch.ones(2, 4)).square().mean()  # noqa: E731
-        accelerated(accelerator, model, opt, sched, micro_loss, range(2 * RUN))
-        if plan == FORGOTTEN:
-            accelerator.free_memory()  # as before another try
-    accelerator.end_training()
-    return sched
-
-
-FORGOTTEN = 48
 EPOCHS = {"max_epochs": 3, "limit_train_batches": 7, "accumulate_grad_batches": 2}
 RUNS: dict[str, tuple[Callable[..., AdaptiveWarmup], list[int]]] = {
     "Lightning, steps": (partial(by_lightning, max_steps=RUN), PLANS),
@@ -122,16 +104,14 @@ RUNS: dict[str, tuple[Callable[..., AdaptiveWarmup], list[int]]] = {
         partial(by_lightning, **EPOCHS | {"max_epochs": 9, "max_steps": RUN}), [RUN, 24]
     ),
     "transformers": (by_transformers, PLANS),
-    "Accelerate": (by_accelerate, PLANS),
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("fresh_accelerate")
 @pytest.mark.parametrize(("run", "plan"), [(name, plan) for name, (_, plans) in RUNS.items() for plan in plans])
 def test_a_run_of_another_length_is_said_when_it_starts_and_when_it_ends(
     run: str, plan: int, said: Said, tmp_path: Path
 ) -> None:
-    check(said, RUNS[run][0](tmp_path, plan), plan, starts=run != "Accelerate")
+    check(said, RUNS[run][0](tmp_path, plan), plan)
 
 
 class Stop(pl.Callback):
@@ -282,13 +262,3 @@ def test_a_trainer_that_runs_out_of_data(said: Said, tmp_path: Path) -> None:
     assert not said.start
     (text,) = said.end
     assert "after 5 of total_steps=12" in text
-
-
-# Accelerate
-
-
-@pytest.mark.usefixtures("fresh_accelerate")
-def test_accelerate_says_it_of_each_schedule_once_and_of_no_open_or_forgotten_one(said: Said, tmp_path: Path) -> None:
-    by_accelerate(tmp_path, FORGOTTEN, 24, 36, None)
-    assert [int(re.search(r"total_steps=(\d+)", text)[1]) for text in said.end] == [24, 36]  # type: ignore[index]
-    assert all("(however many micro-batches and processes each takes)" in text for text in said.end)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import SWALR, AveragedModel
 
 from autowarm import AdaptiveWarmup, Lion
 from tests.schedule import schedule_runs
@@ -65,6 +66,33 @@ def unseen(updates: int) -> None:
         other.step()
         scheduler.step(4.0)
     assert scheduler.last_epoch == 5
+
+
+def averaged_loop() -> None:
+    """PyTorch's recipe for stochastic weight averaging, of 50 updates an epoch."""
+    model = nn.Linear(4, 4)
+    opt = torch.optim.SGD(model.parameters(), lr=PEAK)
+    averaged, scheduler, second = AveragedModel(model), AdaptiveWarmup(opt, 100), SWALR(opt, swa_lr=PEAK / 2)
+    for epoch in range(4):
+        for _ in range(50):
+            loss = (model(torch.ones(2, 4)) - 1).square().mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            if epoch < 2:
+                scheduler.step(loss)
+        if epoch >= 2:
+            averaged.update_parameters(model)
+            second.step()
+
+
+def replaced(at: int) -> None:
+    opt = make_optimizer()
+    first = AdaptiveWarmup(opt, 100)
+    run(first, falling(), range(at))
+    second = AdaptiveWarmup(opt, 100)
+    run(second, falling(), range(60))
+    assert first.last_epoch == at
 
 
 ALTERNATING = [10.0, 2.5] * 20  # as the last, smaller group of micro-batches makes them
@@ -130,6 +158,9 @@ CORRECT: dict[str, Loop] = {
     "a gap that has not fallen yet": lambda: given([5.0] * 29, 30, **NEVER_FELL),
     "an update more than planned": lambda: given([5.0] * 31, 30),
     "a GradScaler that looks for its scale": lambda: unseen(9),
+    "averaged weights at the end, with their own schedule": lambda: averaged_loop(),
+    "a second schedule, the first one still alive": lambda: replaced(at=40),
+    "a second schedule made at once": lambda: replaced(at=0),
     "a loss that rises for a while": lambda: given([5 + 0.02 * t + 0.1 * math.sin(9 * t) for t in range(40)]),
 }
 

@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 
+from autowarm import AdaptiveWarmup
 from tests.schedule.schedule_runs import PEAK, every_lr, falling, made, run, saved
 
 
@@ -35,15 +36,6 @@ def test_extended_to_the_updates_made_it_is_at_its_end(at: int) -> None:
     run(scheduler, falling(), range(at))
     scheduler.extend(at)
     assert 0 < scheduler.get_last_lr()[0] <= PEAK
-
-
-def test_a_peak_that_is_set_is_the_peak_whatever_others_made_of_the_rate() -> None:
-    scheduler = made(False, 100)
-    run(scheduler, falling(), range(60))
-    scheduler.optimizer.param_groups[0]["lr"] *= 0.5
-    run(scheduler, falling(), range(60, 62))
-    scheduler.rewarm(200, peak=2 * PEAK)
-    assert max(run(scheduler, falling(), range(62, 200))) == 2 * PEAK
 
 
 def test_a_horizon_that_is_over_is_refused() -> None:
@@ -88,27 +80,14 @@ def test_a_script_that_extends_on_its_way_resumes_without_a_word(tensor: bool) -
 
 
 @every_lr
-def test_a_new_warmup_is_a_new_run_over_what_is_left(tensor: bool) -> None:
+@pytest.mark.parametrize("at", [0, 7, 80, 180])
+def test_a_new_warmup_is_a_new_schedule_on_the_same_optimizer(tensor: bool, at: int) -> None:
     scheduler = made(tensor, 180)
-    run(scheduler, falling(), range(80))
-    scheduler.rewarm()
-    assert scheduler.profile is None
-    assert scheduler.phase == "warmup"
-    again = run(scheduler, falling(7.0), range(100))
+    run(scheduler, falling(), range(at))
+    with warnings.catch_warnings(action="error"):
+        again = AdaptiveWarmup(scheduler.optimizer, 100)
+        rates = run(again, falling(7.0), range(100))
     fresh = made(tensor, 100)
-    assert again == pytest.approx(run(fresh, falling(7.0), range(100)), rel=1e-12)
-    assert scheduler.profile == fresh.profile
-    assert (scheduler.warmup_steps, scheduler.last_epoch) == (fresh.warmup_steps, 180)
-
-
-@every_lr
-def test_a_finished_run_is_warmed_up_again(tensor: bool) -> None:
-    scheduler = made(tensor, 100, target_loss=0.9)
-    run(scheduler, falling(), range(100))
-    with pytest.raises(ValueError, match="no updates are left to warm up in: 100 were made and total_steps is 100"):
-        scheduler.rewarm()
-    scheduler.rewarm(total_steps=200, target_loss=-1.0)
-    assert scheduler.target_loss == -1.0
-    rates = run(scheduler, lambda t: 0.5, range(100))
-    assert rates[0] == pytest.approx(PEAK / 10)
-    assert max(rates) == PEAK
+    assert rates == run(fresh, falling(7.0), range(100))
+    assert again.profile == fresh.profile
+    assert (again.warmup_steps, again.last_epoch, scheduler.last_epoch) == (fresh.warmup_steps, 100, at)

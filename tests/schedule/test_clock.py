@@ -156,6 +156,18 @@ def test_a_step_that_calls_its_parents_is_one_update(raises: bool) -> None:
     assert scheduler.last_epoch == 10
 
 
+@pytest.mark.parametrize("at", [0, 9])
+@pytest.mark.parametrize("updates", [-1, 5, 100])
+def test_the_count_of_updates_is_not_to_be_set(at: int, updates: int) -> None:
+    scheduler, plain = made(), made()
+    run(scheduler, falling(), range(at))
+    if at or updates > 0:
+        with pytest.raises(AttributeError, match=f"the updates made, {at}, and cannot be set to {updates}: resume by"):
+            scheduler.last_epoch = updates
+    scheduler.last_epoch = at
+    assert run(plain, falling(), range(40))[at:] == run(scheduler, falling(), range(at, 40))
+
+
 # Inside PyTorch's own schedulers
 
 

@@ -39,8 +39,14 @@ def followed(case: dict[str, Any]) -> list[list[float]]:
         optimizer.step()
         scheduler.step(loss)
         if t in changes:
-            name, given, named = changes[t]
-            getattr(scheduler, name)(*given, **named)
+            name, (first, *given), named = changes[t]
+            if name != "rewarm":
+                getattr(scheduler, name)(first, *given, **named)
+                continue
+            for group in optimizer.param_groups:  # of another peak, or of that so far
+                group["lr"] = group["initial_lr"] * named.get("peak", PEAK) / PEAK
+            given_loss = {} if named["target_loss"] is None else {"target_loss": named["target_loss"]}
+            scheduler = make(optimizer, first - scheduler.last_epoch, **options | given_loss)
     return rates
 
 

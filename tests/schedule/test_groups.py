@@ -1,6 +1,7 @@
 """Parameter groups of every kind, and others who change their rates."""
 
 import copy
+import gc
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, LambdaLR, MultiStepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
 from tests.schedule.schedule_runs import PEAK, every_lr, falling, group, made, make_optimizer, rate, saved
@@ -100,29 +101,41 @@ def test_groups_that_share_one_tensor_have_rates_of_their_own() -> None:
         assert one == pytest.approx(other, rel=1e-12)
 
 
-def test_rates_of_zero_as_a_loop_may_skip_a_batch_leave_nothing_behind() -> None:
-    scheduler = AdaptiveWarmup(torch.optim.SGD([group(), group()], lr=PEAK), 60)
-    plain = train(AdaptiveWarmup(torch.optim.SGD([group(), group()], lr=PEAK), 60), 0, 30)
-    train(scheduler, 0, 20)
-    for one in scheduler.optimizer.param_groups:
-        one["lr"] = 0.0
-    assert [row[0] for row in train(scheduler, 20, 30)] == [0.0, *(a for a, _ in plain[21:])]
-
-
 BAD = (float("nan"), float("inf"), -0.1)
-CHANGES: dict[str, Callable[[list[dict]], object]] = {
-    "3 parameter groups were removed, .* are 2 now: make a new scheduler": lambda groups: groups.pop(),
-    "3 parameter groups were .* put in another order.*make a new scheduler": lambda groups: groups.reverse(),
-    **{f"a parameter group was added with lr={lr}": lambda groups, lr=lr: groups.append(group(lr=lr)) for lr in BAD},
+
+
+@pytest.mark.parametrize("lr", BAD)
+def test_a_group_that_is_added_with_a_bad_rate_is_refused(lr: float) -> None:
+    scheduler = AdaptiveWarmup(torch.optim.SGD([group(), group()], lr=0.1), 60)
+    scheduler.optimizer.param_groups.append(group(lr=lr))
+    with pytest.raises(ValueError, match=f"a parameter group was added with lr={lr}"):
+        scheduler.optimizer.step()
+
+
+MOVES: dict[str, Callable[[list[dict]], object]] = {
+    "the first goes": lambda groups: groups.pop(0),
+    "the last goes": lambda groups: groups.pop(),
+    "the order turns": lambda groups: groups.reverse(),
+    "an empty one goes": lambda groups: groups.__setitem__(slice(None), [g for g in groups if g["params"]]),
+    "an empty one comes": lambda groups: groups.insert(1, dict(groups[-1], lr=7.0)),
 }
 
 
-@pytest.mark.parametrize("said", CHANGES)
-def test_groups_that_are_gone_or_bad_are_told(said: str) -> None:
-    scheduler = AdaptiveWarmup(torch.optim.SGD([group(), group(), group()], lr=0.1), 60, geometry="sign")
-    CHANGES[said](scheduler.optimizer.param_groups)
-    with pytest.raises(ValueError, match=said):
-        scheduler.optimizer.step()
+@every_lr
+@pytest.mark.parametrize("move", MOVES)
+def test_groups_that_go_or_move_keep_their_rates(move: str, tensor: bool) -> None:
+    groups = [group(tensor, 1.0), group(tensor, 2.0), group(tensor, 3.0, warmup=False), {"params": [], "lr": 9.0}]
+    scheduler = AdaptiveWarmup(torch.optim.SGD(groups), 60)
+    train(scheduler, 0, 7)
+    first = {id(g["params"][0]): float(g["lr"]) for g in scheduler.optimizer.param_groups if g["params"]}
+    MOVES[move](scheduler.optimizer.param_groups)
+    scheduler.optimizer.step()
+    rows = zip(scheduler.optimizer.param_groups, scheduler.get_last_lr(), scheduler.base_lrs, strict=True)
+    for g, written, peak in rows:
+        assert float(g["lr"]) == written
+        if g["params"]:
+            assert float(g["lr"]) == first[id(g["params"][0])]
+            assert peak == float(g["initial_lr"])
 
 
 @every_lr
@@ -146,72 +159,6 @@ def test_peak_rates_that_are_none(lr: float, tensor: bool) -> None:
         AdaptiveWarmup(opt, 10, geometry="sign")
 
 
-FACTORS: dict[str, tuple[Callable[..., list[Any]], Callable[[int], float]]] = {
-    "chained": (
-        lambda ours, opt: [ChainedScheduler([ours, ExponentialLR(opt, 0.9)], optimizer=opt)], lambda t: 0.9**t
-    ),
-    "beside ours": (
-        lambda ours, opt: [ours, MultiStepLR(opt, [11, 21], 0.5)], lambda t: 0.5 ** ((t > 10) + (t > 20))
-    ),
-}  # fmt: skip
-
-
-@every_lr
-@pytest.mark.parametrize("at", [1, 9, 10, 11, 25])
-@pytest.mark.parametrize("other", FACTORS)
-def test_what_another_scheduler_makes_of_the_rate_is_a_factor_and_resumed(other: str, at: int, tensor: bool) -> None:
-    make, factor = FACTORS[other]
-
-    def go(first: int, last: int, ours: AdaptiveWarmup, steps: list[Any]) -> list[float]:
-        rates = []
-        for t in range(first, last):
-            ours.optimizer.step()
-            rates.append(float(ours.optimizer.param_groups[0]["lr"]))
-            ours.observe(falling()(t))
-            for one in steps:
-                one.step()
-        return rates
-
-    plain = [a for (a,) in train(AdaptiveWarmup(Lion([group(tensor)]), 40), 0, 40)]
-    straight, resumed = (AdaptiveWarmup(Lion([group(tensor)]), 40) for _ in range(2))
-    first, second = (make(ours, ours.optimizer) for ours in (straight, resumed))
-    head = go(0, at, straight, first)
-    resumed.optimizer.load_state_dict(straight.optimizer.state_dict())
-    for one, other in zip(second, first, strict=True):
-        one.load_state_dict(saved(other))
-    tail = go(at, 40, resumed, second)
-    assert head + tail == pytest.approx([a * factor(t) for t, a in enumerate(plain)])
-    assert go(at, 40, straight, first) == tail
-
-
-def test_a_scheduler_that_sets_the_rate_is_no_factor_in_a_chain_and_said_so() -> None:
-    opt = Lion([group()])
-    ours = AdaptiveWarmup(opt, 40)
-    both = ChainedScheduler([ours, LambdaLR(opt, lambda t: 0.9)], optimizer=opt)
-
-    def updates() -> None:
-        for _ in range(3):
-            opt.step()
-            ours.observe(3.0)
-            both.step()
-
-    with pytest.warns(UserWarning, match=r"from outside once.*not LambdaLR, which sets the rate"):
-        updates()
-
-
-def test_a_rate_raised_above_its_peak_is_not_kept_and_said_so() -> None:
-    scheduler = AdaptiveWarmup(Lion([group()]), 40)
-    train(scheduler, 0, 30)
-    scheduler.optimizer.param_groups[0]["lr"] = 3 * PEAK
-    with pytest.warns(UserWarning, match="the rate was changed from outside once.*to 0.03, where the schedule"):
-        train(scheduler, 30, 31)
-    assert scheduler.get_last_lr()[0] < PEAK
-    scheduler.optimizer.step()
-    scheduler.optimizer.param_groups[0]["lr"] = float("nan")
-    with pytest.raises(ValueError, match="the lr of parameter group 0 was set to nan from outside"):
-        scheduler.step(1.0)
-
-
 @every_lr
 @pytest.mark.parametrize("scheduler_too", [False, True])
 def test_an_optimizers_checkpoint_is_nobodys_factor(tensor: bool, scheduler_too: bool) -> None:
@@ -229,56 +176,125 @@ def test_an_optimizers_checkpoint_is_nobodys_factor(tensor: bool, scheduler_too:
             assert train(new, 0, 40)[1:] == plain[1:]
 
 
-@every_lr
-def test_a_rate_set_before_the_first_update_is_a_factor_and_never_a_peak(tensor: bool) -> None:
-    opt = Lion([group(tensor), group(tensor)])
-    scheduler = AdaptiveWarmup(opt, 100)
-    opt.param_groups[0]["lr"] = rate(tensor, PEAK / 20)  # half of lr/div
-    rates = train(scheduler, 0, 100)
-    assert [a for a, _ in rates] == pytest.approx([b / 2 for _, b in rates])
-    assert max(b for _, b in rates) == PEAK
-    assert [float(peak) for peak in scheduler.base_lrs] == [PEAK, PEAK]
-
-
-WARMUPS = {f"own warm-up of {n}": (lambda t, lr, n=n: PEAK * (t + 1) / n if t < n else lr) for n in (10, 100, 500)}
-WRITERS = {
-    **WARMUPS,
-    "a cap": lambda t, lr: min(lr, 0.4 * PEAK) if t < 500 else lr,
-    "a restart": lambda t, lr: PEAK if t == 300 else lr,
+WRITERS: dict[str, Callable[[int, float], float]] = {
+    **{f"own warm-up of {n}": (lambda t, lr, n=n: PEAK * (t + 1) / n if t < n else lr) for n in (10, 500)},
+    "a cap": lambda t, lr: min(lr, 0.4 * PEAK),
     "another schedule for a while": lambda t, lr: PEAK * 0.9**t if 50 <= t < 80 else lr,
+    "a factor": lambda t, lr: 0.9 * lr,
+    "a rate once": lambda t, lr: 3 * PEAK if t == 300 else lr,
+    "batches skipped by a rate of 0": lambda t, lr: 0.0 if t in (40, 41, 90) else lr,
 }
 
 
 @every_lr
-@pytest.mark.parametrize("when", ["before the update", "before the scheduler's step"])
 @pytest.mark.parametrize("writer", WRITERS)
-def test_rates_that_others_set_hold_while_they_do_and_leave_nothing_behind(
-    writer: str, when: str, tensor: bool
-) -> None:
+def test_rates_that_others_set_are_overwritten_and_said_so_after_three_in_a_row(writer: str, tensor: bool) -> None:
     plain = [a for (a,) in train(AdaptiveWarmup(Lion([group(tensor)]), 600), 0, 600)]
     opt = Lion([group(tensor)])
-    scheduler, rates = AdaptiveWarmup(opt, 600), []
-
-    def write(t: int) -> None:
-        lr = float(opt.param_groups[0]["lr"])
-        if (theirs := WRITERS[writer](t, lr)) != lr:
-            opt.param_groups[0]["lr"] = rate(tensor, theirs)
-
+    scheduler, ours, row, rows = AdaptiveWarmup(opt, 600), [], 0, [0]
     with warnings.catch_warnings(record=True, action="always") as said:
         for t in range(600):
-            if when == "before the update":
-                write(t)
-            rates.append(float(opt.param_groups[0]["lr"]))
+            ours.append(lr := float(opt.param_groups[0]["lr"]))
+            row = row + 1 if (other := WRITERS[writer](t, lr)) != lr else 0
+            if row:
+                opt.param_groups[0]["lr"] = rate(tensor, other)
+            rows.append(row)
             opt.step()
-            if when != "before the update":
-                write(t)
             scheduler.step(falling()(t))
-    expected = [WRITERS[writer](t, lr) for t, lr in enumerate(plain)] if when == "before the update" else plain
-    differ = [t for t, (a, b) in enumerate(zip(rates, expected, strict=True)) if a != pytest.approx(b, rel=1e-9)]
-    # One change alone is a factor; at the next one it is known that somebody sets the rates.
-    assert len(differ) <= (when != "before the update")
-    [warning] = said
-    assert f"The peak given is still {PEAK}" in str(warning.message)
+    assert ours == plain
+    assert [float(peak) for peak in scheduler.base_lrs] == [PEAK]
+    assert len(said) == (max(rows) >= 3)
+    assert all("from outside in 3 updates in a row" in str(one.message) for one in said)
+
+
+@every_lr
+@pytest.mark.parametrize("at", [0, 9, 40])
+def test_base_lrs_are_the_peaks_and_saved(tensor: bool, at: int) -> None:
+    def make() -> AdaptiveWarmup:
+        return AdaptiveWarmup(Lion([group(tensor), group(tensor, PEAK / 5)]), 60)
+
+    plain, changed, resumed = train(make(), 0, 60), make(), make()
+    head = train(changed, 0, at)
+    changed.base_lrs[1] = 3 * PEAK
+    rates = head + train(changed, at, at + 10)
+    resumed.load_state_dict(saved(changed))
+    rates += (tail := train(changed, at + 10, 60))
+    assert train(resumed, at + 10, 60) == tail
+    assert resumed.base_lrs == [PEAK, 3 * PEAK]
+    assert [a for a, _ in rates] == [a for a, _ in plain]
+    assert [b for _, b in rates[at + 1 :]] == pytest.approx([15 * b for _, b in plain[at + 1 :]])
+    for wrong in ([PEAK], [PEAK, float("nan")], [PEAK, -1.0]):
+        changed.base_lrs = wrong
+        changed.optimizer.step()
+        with pytest.raises(ValueError, match="base_lrs must hold a finite peak rate, 0 or more, for each of the 2"):
+            changed.step(1.0)
+
+
+# A schedule on an optimizer that has had one
+
+
+def cosine_before(opt: torch.optim.Optimizer) -> None:
+    scheduler = CosineAnnealingLR(opt, 20)
+    for _ in range(7):
+        opt.step()
+        scheduler.step()
+
+
+def ours_before(opt: torch.optim.Optimizer) -> None:
+    train(AdaptiveWarmup(opt, 20), 0, 7)
+
+
+def loaded_before(opt: torch.optim.Optimizer) -> None:
+    other = Lion([group(isinstance(opt.param_groups[0]["lr"], torch.Tensor))])
+    ours_before(other)
+    opt.load_state_dict(other.state_dict())
+
+
+@every_lr
+@pytest.mark.parametrize("by_hand", [None, PEAK / 10, 2 * PEAK])
+@pytest.mark.parametrize("before", [cosine_before, ours_before, loaded_before])
+def test_a_second_schedule_takes_the_rate_set_by_hand_or_says_which_it_took(
+    before: Callable, by_hand: float | None, tensor: bool
+) -> None:
+    opt = Lion([group(tensor)])
+    before(opt)
+    if by_hand is not None:
+        opt.param_groups[0]["lr"] = rate(tensor, by_hand)
+    known = before is ours_before
+    scheduler = AdaptiveWarmup(opt, 60, trained=False)
+    with warnings.catch_warnings(record=True, action="always") as said:
+        rates = [a for (a,) in train(scheduler, 0, 60)]
+    peak = by_hand if known and by_hand else PEAK
+    assert max(rates) == pytest.approx(peak, rel=1e-6)
+    assert [f"{PEAK:g} is taken as the peak rate" in str(one.message) for one in said] == [True] * (not known)
+
+
+@pytest.mark.parametrize("pop", [False, True])
+def test_a_second_schedule_without_initial_lr_has_the_present_rate_as_its_peak(pop: bool) -> None:
+    opt = Lion([group()])
+    cosine_before(opt)
+    opt.param_groups[0]["lr"] = PEAK / 10
+    if pop:
+        del opt.param_groups[0]["initial_lr"]
+    with warnings.catch_warnings(action="error" if pop else "ignore"):
+        scheduler = AdaptiveWarmup(opt, 60)
+        train(scheduler, 0, 3)
+    assert scheduler.base_lrs == [PEAK / 10 if pop else PEAK]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD, Lion])
+@pytest.mark.parametrize("gone", [False, True], ids=["", "the first one is gone"])
+def test_one_tensor_as_the_rate_of_two_optimizers_is_refused(kind: Callable, gone: bool) -> None:
+    lr = torch.tensor(PEAK)
+    first, second = (kind(group()["params"], lr=lr) for _ in range(2))
+    scheduler = AdaptiveWarmup(first, 20)
+    if gone:
+        del first, scheduler
+        gc.collect()
+    with pytest.raises(ValueError, match="tensor that the schedule of another optimizer fills.*lr.clone"):
+        AdaptiveWarmup(second, 60)
+    if not gone:
+        AdaptiveWarmup(first, 30)  # a second schedule of the same optimizer
 
 
 # Inside `torch.inference_mode` and `torch.autocast`, in turns with steps outside

@@ -57,9 +57,9 @@ class Case:
         self.level = max(0.5, self.level * self.fall)
         loss = draw.choice([*[self.level * draw.uniform(0.8, 1.2)] * 8, math.nan, math.inf, 1e6, -3.0, 0.0, 1e300])
         name = draw.choices(
-            ["train", "micro-batches", "no loss", "skipped", "several", "dry calls", "extend", "decay_now", "rewarm",
+            ["train", "micro-batches", "no loss", "skipped", "several", "dry calls", "extend", "decay_now",
              "add group", "scaled by another", "bad streak"],
-            [40, 8, 4, 4, 4, 1, 3, 1, 1, 2, 2, 2],
+            [40, 8, 4, 4, 4, 1, 3, 1, 2, 2, 2],
         )[0]  # fmt: skip
         argument: Any = {
             "train": loss,
@@ -69,7 +69,6 @@ class Case:
             "several": (draw.randint(2, 4), loss),
             "extend": draw.randint(1, 30),
             "decay_now": (draw.randint(1, 12), draw.choice(["cosine", "linear", "power", "1-sqrt"])),
-            "rewarm": draw.randint(1, 20),
             "scaled by another": draw.uniform(0.3, 1.0),
             "bad streak": (draw.randint(2, 15), draw.choice([math.nan, math.inf, -math.inf])),
         }.get(name)
@@ -127,8 +126,6 @@ def live(scheduler: AdaptiveWarmup, case: Case, happening: tuple[str, Any]) -> l
         scheduler.extend(scheduler.last_epoch + x)
     elif name == "decay_now":
         scheduler.decay_now(*x)
-    elif name == "rewarm":
-        scheduler.rewarm(scheduler.last_epoch + x)
     elif name == "add group" and len(scheduler.optimizer.param_groups) < 4:
         tensor = isinstance(scheduler.optimizer.param_groups[0]["lr"], torch.Tensor)
         scheduler.optimizer.add_param_group(group(tensor, PEAK / 2))

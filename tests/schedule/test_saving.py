@@ -19,7 +19,6 @@ KINDS = MODES | {
     "a decay of one's own that is zero at last": lambda opt, T: AdaptiveWarmup(
         opt, T, decay=lambda p: max(0.0, 1 - 1.5 * p), max_warmup=0.1
     ),
-    "momentum": lambda opt, T: AdaptiveWarmup(opt, T, momentum=(0.85, 0.95, 0.9)),
 }
 
 
@@ -161,8 +160,6 @@ def test_a_state_has_the_same_entries_for_life() -> None:
             run.scheduler.observe(3.0)
         if t == 60:
             run.scheduler.decay_now(20)
-        if t == 70:
-            run.scheduler.rewarm(120)
         run.train(1)
     assert phases == {"warmup", "decay"}
     assert len(entries) == 1

@@ -3,14 +3,13 @@
 import csv
 import io
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autowarm.schedule import core
-from studies import momentum, second_stage, shapes
+from studies import second_stage, shapes
 from studies.cells import DEFAULT
 from studies.plans.transfer import FINE_TUNING, FINE_TUNING_STAGES
 from studies.rows import Cell, PlannedRow, Rows, append
@@ -30,8 +29,7 @@ def made_up(run: PlannedRow) -> dict[str, Any]:
     [
         (shapes, shapes.plan(Rows())[0], 144, {DEFAULT, "gap-linear", "tenth 0.121", "linear 0.1"},
          "all,12,+1.00 ± 0.00,-0.50 ± 0.00,+10.00 ± 0.00"),
-        (momentum, momentum.plan()[0], 24, {DEFAULT, "momentum"}, "all,,,,-10.00 ± 0.00"),
-    ], ids=["shapes", "momentum"],
+    ], ids=["shapes"],
 )  # fmt: skip
 def test_a_study_runs_to_its_end_seed_by_seed_and_goes_on(
     study: Any, first: PlannedRow, count: int, schedules: set[str], last: str, tmp_path: Path,
@@ -91,20 +89,6 @@ def test_a_form_is_used_in_its_own_runs_alone() -> None:
     assert len({row["first_loss"] for row in rows}) == 1
     assert all(row["val_loss"] < row["first_loss"] for row in rows)
     assert rows[2]["warmup_steps"] == 18
-
-
-def test_a_momentum_is_warmed_up_in_its_own_runs_alone() -> None:
-    for cell in momentum.CELLS[:2]:
-        short = PlannedRow(momentum.PART, replace(cell, task="mlp", steps=60), DEFAULT, 20)
-        plain, warmed = (momentum.made(replace(short, schedule=name)) for name in (DEFAULT, momentum.WARMED))
-        assert plain["first_loss"] == warmed["first_loss"]
-        assert plain["val_loss"] != warmed["val_loss"]
-
-
-def test_what_the_page_says_of_the_momentum() -> None:
-    gain = momentum.gains(stored("momentum"))
-    assert f"gained {gain.mean:.2f} ± {gain.stderr:.2f}% of the progress, within the noise" in said("optimizers.md")
-    assert abs(gain.mean) < 2 * gain.stderr  # the rule, written before the runs
 
 
 def test_the_second_stage_chooses_by_its_short_runs_and_is_judged_by_whole_ones(

@@ -6,7 +6,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..schedule import AdaptiveWarmup
-from .lengths import warn_at_end
 from .metrics import EndOfWarmup, loggable_metrics
 
 try:
@@ -22,8 +21,7 @@ class WarmupScheduler(AdaptiveWarmup):
 
     It sets the rates whenever ``accelerator.sync_gradients`` reports an update, from the mean loss over micro-batches
     and processes, and counts one update however many processes there are. ``accelerator.save_state`` and ``load_state``
-    include it; passing it to ``accelerator.prepare`` changes nothing. ``accelerator.end_training`` warns if the run was
-    shorter or longer than ``total_steps``.
+    include it; passing it to ``accelerator.prepare`` changes nothing.
 
     Args:
         accelerator: the run's Accelerator.
@@ -73,8 +71,6 @@ class WarmupScheduler(AdaptiveWarmup):
         self._accelerator, self._log_every = accelerator, log_every
         self._end_of_warmup = EndOfWarmup()
         accelerator.prepare(self)
-        if not isinstance(accelerator.end_training, _Comparing):
-            accelerator.end_training = _Comparing(accelerator)
 
     def step(
         self, loss: Tensor | float | None = None, weight: float = 1.0, *, metrics: Tensor | float | None = None
@@ -97,16 +93,3 @@ class WarmupScheduler(AdaptiveWarmup):
         # A skipped update does not count, so the previous one would be logged twice.
         if self._log_every is not None and self.last_epoch > made and self.last_epoch % self._log_every == 0:
             self._accelerator.log(loggable_metrics(self), step=self.last_epoch)
-
-
-class _Comparing:
-    """``end_training`` that first compares the run with its schedules."""
-
-    def __init__(self, accelerator: Accelerator) -> None:
-        self._accelerator, self._end = accelerator, accelerator.end_training
-
-    def __call__(self) -> None:
-        for scheduler in self._accelerator._schedulers:
-            if isinstance(scheduler, WarmupScheduler) and scheduler.total_steps is not None:
-                warn_at_end(scheduler, " (however many micro-batches and processes each takes)")
-        self._end()

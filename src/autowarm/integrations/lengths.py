@@ -26,7 +26,7 @@ def warn_at_start(scheduler: AdaptiveWarmup, left: float, why: str = "") -> None
     )
 
 
-def warn_at_end(scheduler: AdaptiveWarmup, why: str = "") -> None:
+def warn_at_end(scheduler: AdaptiveWarmup) -> None:
     """Warn if a trainer's run has ended before its schedule, or after it."""
     total, made = scheduler.total_steps, scheduler.last_epoch
     if total is None or _alike(made, total, total):
@@ -37,7 +37,7 @@ def warn_at_end(scheduler: AdaptiveWarmup, why: str = "") -> None:
     share = f"{scheduler.metrics()['share']:.0%}".replace("%", " %")
     over = f", the last {made - total} of them at this rate" if made > total else ""
     warnings.warn(
-        f"the run ended at {share} of the peak rate after {made} of total_steps={total} updates{over}{why}. To train "
+        f"the run ended at {share} of the peak rate after {made} of total_steps={total} updates{over}. To train "
         "on, call the schedule's extend(total_steps); to stop early, call its decay_now(steps) first",
         stacklevel=3,
     )

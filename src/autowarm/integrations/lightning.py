@@ -110,7 +110,9 @@ class WarmupCallback(pl.Callback):
         for finder in (one for one in trainer.callbacks if getattr(one, "optimal_lr", None) is not None):
             for config in _adaptive_configs(trainer):
                 if config.scheduler.last_epoch == 0 and (peak := finder.optimal_lr.suggestion()) is not None:
-                    config.scheduler.rewarm(peak=peak)
+                    ratio = peak / max(config.scheduler.base_lrs)
+                    config.scheduler.base_lrs = [ratio * lr for lr in config.scheduler.base_lrs]
+                    config.scheduler._update_lr(0)  # as PyTorch starts a scheduler
         configs = _adaptive_configs(trainer)
         averaging = [one for one in trainer.callbacks if isinstance(one, pl.callbacks.StochasticWeightAveraging)]
         # A run that resumes in its averaging has only that callback's schedule, as it would have without the break.

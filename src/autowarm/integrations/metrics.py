@@ -44,4 +44,4 @@ class EndOfWarmup:
         share = ""
         if state.average is not None and state.gap0 is not None and state.target_loss is not None:
             share = f"; your loss was at {100 * state.average / (state.gap0 + state.target_loss):.0f}%"
-        return f"warm-up ended at update {state.origin + state.warmup_steps}{of}: {why}{share}"
+        return f"warm-up ended at update {state.warmup_steps}{of}: {why}{share}"

@@ -4,9 +4,9 @@
 """
 
 import math
-import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import torch
@@ -28,15 +28,12 @@ from .alarms import FIRST, MOST_IDLE, Alarms
 from .arguments import checked
 from .calibration import SIGMA_F2
 from .clock import UpdateClock, only_makes_state
-from .groups import GroupRates
-from .momentum import Momentum
+from .groups import OUTSIDE, GroupRates
 from .planning import Calibrated, check_horizon, clean
 from .recovery import Guard, Order
 from .report import Report
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape
 from .state import numbers_of, opened, resumed, sealed
-
-_COMPOSERS = "torch.optim.lr_scheduler"  # whose schedulers step others, side by side or in turn
 
 
 class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are floats here
@@ -53,7 +50,10 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
     really made; what a `torch.amp.GradScaler` skipped is no update. On an accelerator a loss is read four updates after
     its own, so that nothing waits for the device; on a CPU at once. Groups may be added during the run, at their peak
     rate; one with ``warmup=False`` stays at its peak until the common decay, one whose lr is 0 stays at 0, and timm's
-    ``lr_scale`` multiplies its group's rate. What others do to a rate is a factor of it, and never a new peak.
+    ``lr_scale`` multiplies its group's rate.
+
+    The schedule owns the rates: at each step it writes every group's peak times the share, whatever others wrote there.
+    Change `base_lrs`, one entry a group, to change the peaks during the run.
 
     Args:
         optimizer: any PyTorch optimizer. The rates of its groups are the peak rates; the schedule keeps their ratios.
@@ -89,8 +89,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             warns, False does not look. See `recoveries` and docs/recovery.md.
         model: with ``recover=True``, a model whose buffers (and parameters that the optimizer does not hold, such as
             averaged weights) are restored too.
-        momentum: two or three values in [0, 1). The momentum of the groups that have one, or else every group's first
-            β, goes from the first value at lr/div to the second at the peak, and with the decay to the third, if given.
         process_group: the ranks that share the run; None means all ranks, if `torch.distributed` is in use. They share
             the mean loss, so their rates are bit-identical. Every rank must call ``step`` as often: give them equal
             shares of the data, as ``DistributedSampler(drop_last=True)`` does.
@@ -148,7 +146,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         max_nonfinite: int | None = 20,
         recover: bool | Literal["warn"] = False,
         model: nn.Module | None = None,
-        momentum: tuple[float, ...] | None = None,
         process_group: "torch.distributed.ProcessGroup | None" = None,
     ) -> None:
         inner, self._settings, self._plan, self._kappa_counted, max_nonfinite = checked(
@@ -157,8 +154,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             max_warmup=max_warmup, trained=trained, chance_loss=chance_loss, smoothing=smoothing,
             profile=profile, max_nonfinite=max_nonfinite, recover=recover,
         )  # fmt: skip
-        self._momentum = None if momentum is None else Momentum(momentum, inner)
-        self._settings["momentum"] = None if self._momentum is None else self._momentum.values
         self.process_group = process_group
         first = next((p for group in inner.param_groups for p in group["params"]), torch.empty(0))
         self._ranks = Ranks(process_group, self._settings, device=first.device)
@@ -167,7 +162,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._state, self._look = core.begin(self._plan), FirstLook()
         self._guard = Guard(recover is True, model, self._length) if recover else None
         self._alarms = Alarms(max_nonfinite)
-        self._composed = False  # whether another scheduler of PyTorch's stepped this one
+        self._waiting = False  # whether a SequentialLR has yet to start this schedule
         LRScheduler.__init__(self, inner)
         self._agree()
         self._watch()
@@ -199,6 +194,22 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         exact: dict[str, Any] = {"max_warmup": None, "smoothing": 0.0, "trained": False}
         return cls(optimizer, total_steps, target_loss=target_loss, **exact, **options)
 
+    @property
+    def last_epoch(self) -> int:  # type: ignore[override]
+        """The number of updates made; −1 while a `SequentialLR` has not started this schedule."""
+        return -1 if self._waiting else self._state.updates
+
+    @last_epoch.setter
+    def last_epoch(self, updates: int) -> None:
+        if updates < 0 and self._state.updates == 0:  # PyTorch's constructors set −1 before the first step
+            self._waiting = True
+        elif updates != self.last_epoch:
+            raise AttributeError(
+                f"last_epoch counts the updates made, {self.last_epoch}, and cannot be set to {updates}: resume by "
+                "load_state_dict(...) with the state that this scheduler saved. Without one, make a new "
+                "AdaptiveWarmup over the updates that are left"
+            )
+
     # Losses in, rates out.
 
     def observe(self, loss: Tensor | float, weight: float = 1.0) -> None:
@@ -227,7 +238,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             TypeError: the loss is an int, which suggests that the code passes an epoch.
             ValueError, RuntimeError: see the class.
         """
-        self._composed = sys._getframe(1).f_globals.get("__name__") == _COMPOSERS
         loss = metrics if loss is None else loss
         if self.optimizer is not self._clock.optimizer:
             self._unwrap()
@@ -247,7 +257,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._state = state
         self._step_count += 1
         if made is not None or arrived:
-            self.last_epoch = updates
             self._write()
         elif self._clock.idle >= MOST_IDLE:
             self._alarms.warn("idle", calls=self._clock.idle, optimizer=type(self.optimizer).__name__)
@@ -259,6 +268,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         if epoch != 0:
             raise ValueError(f"AdaptiveWarmup can restart only at step 0, not at {epoch}: it depends on past losses")
         self._restart()
+        self._alarms.begun, self._groups.unsettled = True, None  # what ran before this milestone is no mistake
 
     def _unwrap(self) -> None:
         """A trainer may have put a wrapper of the optimizer here; another optimizer is refused."""
@@ -282,7 +292,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
     def get_lr(self) -> list[float | Tensor]:
         """The rates for the next update: each group's peak rate times its share."""
-        return [own.aim for own in self._groups.rates]
+        return [rate.written for rate in self._groups]
 
     def _initial_step(self) -> None:
         self._step_count = 1
@@ -290,13 +300,13 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._restart()
 
     def _restart(self) -> None:
-        self.last_epoch, self._losses.pending, self._look = 0, [], FirstLook()
-        self._state = core.begin(self._plan, 0, self._state.planned_steps)
+        self._waiting, self._losses.pending, self._look = False, [], FirstLook()
+        self._state = core.begin(replace(self._plan, total_steps=self._state.planned_steps))
         if self._guard is not None:
             self._guard.restart(self._length)
         self._clock.made = 0
+        self._groups.adopt(self.base_lrs)
         self._groups.accept()  # SequentialLR has let others set the rates
-        self._groups.forget()
         self._write()
 
     @property
@@ -304,15 +314,12 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         return self._state.planned_steps or core.OPEN_HORIZON
 
     def _write(self) -> None:
-        if len(self._groups.rates) != len(self.optimizer.param_groups):
-            self._groups.adopt(self.base_lrs)
-        share = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
-        peaks = self.base_lrs if share == 1.0 else [peak * share for peak in self.base_lrs]
-        self._last_lr = [*self._groups.write(peaks, self._plan, self._state, self._composed)]
-        if self._momentum is not None:
-            self._momentum.write(self._plan, self._state)
-        if self._groups.others is not None:
-            self._alarms.outside(*self._groups.others, self._peak)
+        self._groups.adopt(self.base_lrs)
+        factor = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
+        self._last_lr = [*self._groups.write(self.base_lrs, factor, self._plan, self._state)]
+        if self._groups.outside is not None and self._groups.outside[0] >= OUTSIDE:
+            row, rate, written = self._groups.outside
+            self._alarms.warn("outside", row=row, rate=rate, written=written)
 
     def _recover(self, guard: Guard, state: core.State, at: int, loss: float | None) -> core.State:
         """Let the guard see the loss, and do what it says at an alarm."""
@@ -320,11 +327,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         if found is not None and found.restored is not None:
             state = state._replace(average=guard.average)
         return core.lowered(state) if found is not None and found.peak_after != found.peak_before else state
-
-    def _scale(self, ratio: float) -> None:
-        for i, group in enumerate(self.optimizer.param_groups):
-            self.base_lrs[i] *= ratio
-            group["initial_lr"] = group["initial_lr"] * ratio
 
     # What the optimizer's hooks tell.
 
@@ -352,11 +354,11 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._clock.pretended = only_makes_state(self.optimizer)
         if self._clock.pretended:
             return
-        if not (self._composed or self.last_epoch < 0):
-            told = self._plan.trained is not None or self.last_epoch > 0
+        if not self._waiting:
+            told = self._plan.trained is not None or self.last_epoch > 0 or self._groups.follows
             # Ours tell by themselves of tensors without gradients.
             training = self._losses.traced and not isinstance(self.optimizer, LMO | Together)
-            self._alarms.before_update(self._clock, told=told, training=training)
+            self._alarms.before_update(self._clock, self._groups, told=told, training=training)
 
     def _look_at_weights(self) -> None:
         """Look, before the first update, for signs that they were trained before."""
@@ -415,45 +417,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             raise ValueError(f"decay_now takes a decay by name, one of {sorted(DECAYS)}, so that a state can name it")
         self._change(core.decay_now(self._plan, self._state, steps, decay))
 
-    def rewarm(
-        self, total_steps: int | None = None, *, target_loss: float | None = None, peak: float | None = None
-    ) -> None:
-        """Start a new warm-up at lr/div from the current weights, for new data or after recovering from a loss spike.
-
-        f(x0) comes from the next finite losses. The new warm-up and the class's decay share the remaining updates.
-
-        Args:
-            total_steps: T, including the updates already made; None keeps T (after `decay_now`, the T before it).
-            target_loss: f*; None takes the one given to the class, if any.
-            peak: the first group's peak rate from now on, > 0; the others keep their ratios to it. None changes none.
-
-        Raises:
-            ValueError: no updates are left, or ``peak`` is out of range. Later, at the first loss: as for the class.
-
-        Example:
-            >>> import torch
-            >>> from autowarm import AdaptiveWarmup, Lion
-            >>> sched = AdaptiveWarmup(Lion(torch.nn.Linear(4, 4).parameters(), lr=0.01), total_steps=100)
-            >>> sched.decay_now(10)
-            >>> sched.rewarm(total_steps=200)
-            >>> sched.phase, sched.get_last_lr(), sched.metrics()["warmup_end"]
-            ('warmup', [0.001], 100)
-        """
-        given = clean(total_steps=total_steps, target_loss=target_loss, peak=peak)
-        total = given["total_steps"] or self._state.planned_steps
-        if total is not None and total <= self.last_epoch:
-            left = f"no updates are left to warm up in: {self.last_epoch} were made and total_steps is {total}"
-            raise ValueError(f"{left}. Pass rewarm(total_steps=...) a larger total, which includes those already made")
-        state = core.rewarm(self._plan, self._state, total, given["target_loss"])
-        if self._guard is not None:
-            self._guard.restart(total or core.OPEN_HORIZON)  # other data have losses of their own
-        self._groups.accept()
-        if given["peak"] is not None:
-            self._groups.forget()  # a peak that is set now has been cut by nobody
-            self._scale(given["peak"] / self._peak)
-        self._change(state)
-        self._alarms.said.discard("stalled")
-
     def _change(self, state: core.State) -> None:
         """Go on from a state that a user has asked for; all ranks must make the same change."""
         self._state = state
@@ -466,7 +429,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
     def _agree(self) -> None:
         """Tell the ranks what they must agree on: settings, what was changed since, and the peak rate."""
         state = self._state
-        now = {"origin": state.origin, "total_steps": state.total_steps, "decay": state.decay, "peak": self._peak}
+        now = {"total_steps": state.total_steps, "decay": state.decay, "peak": self._peak}
         self._ranks.agree_on(self._settings | {"now": now})
 
     # Saving.
@@ -478,7 +441,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         """
         self._groups.adopt(self.base_lrs)
         content = {"settings": dict(self._settings), "last_epoch": self.last_epoch, "step_count": self._step_count}
-        content |= {"base_lrs": list(self.base_lrs), "groups": self._groups.state_dict(), **self._losses.state_dict()}
+        content |= {"groups": self._groups.state_dict(), **self._losses.state_dict()}
         content |= {"said": sorted(self._alarms.said), "clock": self._clock.state_dict()}
         content |= {"recovery": None if self._guard is None else self._guard.state_dict()}
         return sealed("AdaptiveWarmup", content | {"state": numbers_of(self._state)})
@@ -494,13 +457,12 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         """
         content = opened("AdaptiveWarmup", state_dict)
         self._groups.adopt(self.base_lrs)
-        groups = len(content["base_lrs"]), len(self.optimizer.param_groups)
+        groups = len(content["groups"]), len(self.optimizer.param_groups)
         plan, state, warning = resumed(content, self._settings, self._plan, groups, self._kappa_counted)
         self._plan, self._state = plan, state
         if isinstance(plan.peak_gap, Calibrated):
             self._settings["kappa"] = plan.peak_gap.kappa
-        self.last_epoch, self._step_count = content["last_epoch"], content["step_count"]
-        self.base_lrs[: len(content["base_lrs"])] = content["base_lrs"]
+        self._waiting, self._step_count = content["last_epoch"] < 0, content["step_count"]
         self._alarms.said = set(content["said"]) - (set() if warning is None else {"overrun", "stalled"})
         self._clock.load_state_dict(content["clock"])
         self._losses.load_state_dict(content)
@@ -512,7 +474,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._groups.accept()
         self._write()  # of groups that the state does not know
         self._groups.load_state_dict(content["groups"])
-        self._last_lr = [own.written for own in self._groups.rates]
+        self.base_lrs, self._last_lr = [rate.peak for rate in self._groups], self.get_lr()
         self.load_warning = warning
         if warning is not None:
             warnings.warn(warning, stacklevel=frames_of_ours())

@@ -13,7 +13,7 @@ from ..frames import frames_of_ours
 from ..optim.step.nonfinite import Diverged
 from . import core
 from .clock import UpdateClock
-from .groups import OUTSIDE
+from .groups import GroupRates
 from .words import BROKEN, DIVERGED, EMPTY, NO_FALL, NO_LOSS, NO_SCALE, RECOVERY, WORDS
 
 # Calls in a row without an update before a warning. A GradScaler skips a few while it looks for its scale.
@@ -31,7 +31,7 @@ class Alarms:
         self.max_nonfinite = max_nonfinite
         self.said: set[str] = set()
         self._first: list[float] = []  # losses of a new run
-        self._begun = False  # whether an update was made
+        self.begun = False  # whether an update was made
         self._without = 0  # updates in a row without a gradient, until there was one
 
     def warn(self, kind: str, **seen: Any) -> None:
@@ -39,14 +39,6 @@ class Alarms:
         if kind not in self.said:
             self.said.add(kind)
             warnings.warn(WORDS[kind].format(**seen), stacklevel=frames_of_ours())
-
-    def outside(self, row: int, rate: float, written: float, peak: float) -> None:
-        """Others have set the rates of this many updates in a row, or one above ours."""
-        if row >= OUTSIDE or (row and rate > written * (1 + 1e-6)):
-            often, kept = "once", "it held for one update"
-            if row > 1:
-                often, kept = f"in {row} updates in a row", "it holds while that lasts, and leaves nothing behind"
-            self.warn("outside", often=often, kept=kept, rate=rate, written=written, peak=peak)
 
     def losses(self, loss: float | None, before: core.State, state: core.State) -> None:
         """Look at a warm-up's loss, above all at the first ones, and at whether f* follows from them."""
@@ -66,17 +58,21 @@ class Alarms:
             if len(self._first) == FIRST and late[0] > early[-1] and late[5] - early[5] > _RISE * abs(early[5]):
                 self.warn("rising", low=early[5], high=late[5], count=FIRST)
 
-    def before_update(self, clock: UpdateClock, *, told: bool, training: bool) -> None:
+    def before_update(self, clock: UpdateClock, groups: GroupRates, *, told: bool, training: bool) -> None:
         """Look at what is about to be updated: ``told`` whether its weights were trained, in ``training`` for sure."""
         optimizer, made = clock.optimizer, clock.made + 1
-        if made == UNSTEPPED:
+        # A loop that has stepped the schedule all along, or sets the rates by another one now, knows what it does.
+        if made == UNSTEPPED and clock.ticks < UNSTEPPED and groups.untouched:
             self.warn("unstepped", made=made)
-        if not (self._begun or told):
+        if not self.begun and groups.unsettled is not None:
+            lr, peak = groups.unsettled
+            self.warn("unsettled", lr=lr, peak=peak)
+        elif not (self.begun or told):
             steps = (state.get("step", 0) for state in optimizer.state.values() if isinstance(state, dict))
             before = max((int(x) for x in steps if not isinstance(x, Tensor) or x.device.type == "cpu"), default=0)
             if before > 1:  # the step that makes a state for a checkpoint may count
                 self.warn("resumed", made=before)
-        self._begun = True
+        self.begun = True
         if training and self._without >= 0:
             params = (p for group in optimizer.param_groups for p in group["params"])
             self._without = -1 if any(p.grad is not None for p in params) else self._without + 1

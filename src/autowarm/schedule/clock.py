@@ -47,11 +47,12 @@ class UpdateClock:
         ever_stepped: whether there was an update.
         first_tick: whether there had been one at the first tick, as 0 or 1; None until then.
         idle: calls in a row that found no update.
+        ticks: calls that found one, in this process.
         pretended: whether the steps made now are no updates.
     """
 
     SAVED = ("made", "ever_stepped", "first_tick", "idle")
-    pretended = False
+    pretended, ticks = False, 0
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
@@ -111,7 +112,7 @@ class UpdateClock:
                 return 0  # the order of Algorithm 1: the loss first, then the first update
         if made:
             self._made = [0] * len(self._made)
-            self.ever_stepped, self.idle = True, 0
+            self.ever_stepped, self.idle, self.ticks = True, 0, self.ticks + 1
             return made
         if self._replayed():
             return 1

@@ -56,10 +56,8 @@ class State(NamedTuple):
     updates: int  # made so far
     planned_steps: int | None  # T as given or extended; None if the end is open
     total_steps: int | None  # the same, or the end that `decay_now` has set
-    origin: int  # the update at which the current warm-up began
     ramp: Rise | None = None
     kept: float = 0.0  # what one update leaves of the averaged loss
-    given: float | None = None  # f* as given for the current warm-up
     target_loss: float | None = None  # f*, as given or derived from f(x0)
     gap0: float | None = None  # Δ0; None if there is no profile, and the ramp alone sets the rate
     peak_gap: float | None = None  # Δ'
@@ -84,11 +82,9 @@ class State(NamedTuple):
         return math.nan if self.target_loss is None else self.target_loss
 
 
-def begin(plan: Plan, updates: int = 0, total_steps: Any = "planned", target_loss: float | None = None) -> State:
-    """A warm-up that begins at this update, at lr/div, with nothing known about the loss."""
-    total = plan.total_steps if total_steps == "planned" else total_steps
-    given = plan.target_loss if target_loss is None else target_loss
-    state = State(1.0 / plan.div, updates, total, total, updates, given=given, target_loss=given)
+def begin(plan: Plan) -> State:
+    """The start of a run: a warm-up at lr/div, with nothing known about the loss."""
+    state = State(1.0 / plan.div, 0, plan.total_steps, plan.total_steps, target_loss=plan.target_loss)
     return _timed(plan, state, state.share)
 
 
@@ -156,7 +152,7 @@ def profile_share(plan: Plan, gap: float, gap0: float, peak_gap: float) -> float
 
 def _end(state: State, why: str, share: float) -> State:
     """The warm-up is over, at this share of the peak."""
-    state = state._replace(ended_by=why, warmup_steps=state.updates - state.origin)
+    state = state._replace(ended_by=why, warmup_steps=state.updates)
     return state._replace(decay_start=state.updates, cut=share, decay_peak=share)
 
 
@@ -209,7 +205,7 @@ def _open(plan: Plan, state: State, loss: float) -> State:
 
 def _calibrate(plan: Plan, state: State, loss: float) -> State:
     """Fix η(Δ) from f(x0), and f* if none is given: eq. 8 and 9 (constr_1, constr_2)."""
-    target = state.given
+    target = plan.target_loss
     if target is None:
         scattered = statistics.median(state.opening) > SCALELESS * loss or 3 * state.empty > 2 * len(state.opening)
         if loss < LEAST_GAP or scattered:
@@ -252,9 +248,9 @@ def _with_ramp(plan: Plan, state: State, short: bool) -> State:
 
 def _timed(plan: Plan, state: State, share: float) -> State:
     """The ramp from this share, and the average, as they follow from the length of the warm-up and its decay."""
-    length = OPEN_HORIZON if state.total_steps is None else max(1, state.total_steps - state.origin)
+    length = OPEN_HORIZON if state.total_steps is None else max(1, state.total_steps)
     kept = 1.0 - 1.0 / max(1.0, plan.smoothing * length)
-    return state._replace(kept=kept, ramp=_rise(plan, state, share, state.origin, length))
+    return state._replace(kept=kept, ramp=_rise(plan, state, share, 0, length))
 
 
 def settle(plan: Plan, state: State, trained: bool) -> State:
@@ -291,9 +287,3 @@ def decay_now(plan: Plan, state: State, steps: int, decay: str) -> State:
 def lowered(state: State) -> State:
     """The peak has been lowered at an alarm: a warm-up ends here, at its present share."""
     return _end(state, "alarm", state.share) if state.decay_start is None else state
-
-
-def rewarm(plan: Plan, state: State, total_steps: int | None, target_loss: float | None = None) -> State:
-    """A new warm-up from here, with nothing known about the loss."""
-    new = begin(plan, state.updates, total_steps, target_loss)
-    return new if state.trained is None else settle(plan, new, state.trained)

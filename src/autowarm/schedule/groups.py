@@ -1,13 +1,14 @@
-"""Turns shares of the peak rate into the rates of an optimizer's parameter groups."""
+"""Writes the rates of an optimizer's parameter groups: each group's peak rate times the schedule's share."""
 
 import math
-import operator
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..modes import in_normal_mode
 from ..optim.wrapped import hook, inside
@@ -28,171 +29,205 @@ def first_peak(optimizer: Optimizer) -> float:
 
 
 @dataclass
-class _Rate:
-    """What is known of one group's rate, in plain numbers."""
+class Rate:
+    """One group's rate: its peak, and what was written last."""
 
-    warms: bool = True  # whether the group has a warm-up
-    scale: float = 1.0  # timm's ``lr_scale``
-    factor: float = 1.0  # what others have made of the rate, at most 1
-    before: float = 1.0  # the factor before others began to set the rate update after update
-    last: float = 0.0  # the last change of others, as a share of what was written
-    row: int = 0  # for how many updates in a row others have changed the rate
-    aim: float = 0.0  # the rate without the factor
-    written: float = 0.0
+    first: Tensor | None  # the group's first tensor, which is in no other group
+    peak: float
+    warms: bool  # whether the group has a warm-up
+    scale: float  # timm's ``lr_scale``
+    written: float
+    tensor: Tensor | None = None  # a tensor rate, and its version when it was written
+    version: int = 0
+    changes: int = 0  # for how many updates in a row others have changed the rate
+
+    @classmethod
+    def of(cls, i: int, group: dict[str, Any]) -> Self:
+        """The rate of a group that is new to the schedule; ValueError says what is wrong with it."""
+        lr, warms = group["lr"], group.get("warmup", True)
+        if not (float(lr) >= 0 and math.isfinite(lr)):
+            raise ValueError(f"a parameter group was added with lr={lr}: it must be finite and not negative")
+        if not isinstance(warms, bool):
+            raise ValueError(f"parameter group {i} has warmup={warms!r}: it must be True or False")
+        peak = float(group.setdefault("initial_lr", lr.clone() if isinstance(lr, Tensor) else lr))
+        rate = cls(_first(group), peak, warms, float(group.get("lr_scale", 1.0)), float(lr))
+        rate.note(lr)
+        return rate
+
+    def note(self, lr: float | Tensor) -> None:
+        """Remember what was written. A tensor's version counter then tells whether it has changed, without a read."""
+        self.tensor, self.version = (lr, lr._version) if isinstance(lr, Tensor) else (None, 0)
+
+    def is_at(self, lr: float | Tensor) -> bool:
+        """Whether this is the rate that was written last."""
+        if not isinstance(lr, Tensor):
+            return lr == self.written
+        return (lr is self.tensor and lr._version == self.version) or _close(float(lr), self.written)
+
+
+# The rates that the latest schedule of each optimizer has written, by `_key`; and the tensors that schedules fill.
+_latest: "WeakKeyDictionary[Optimizer, dict[int, Rate]]" = WeakKeyDictionary()
+_filled: "dict[Tensor, bool]" = WeakTensorKeyDictionary()  # type: ignore[assignment]
 
 
 class GroupRates:
-    """Writes rates into an optimizer's groups: peak · share · factor.
+    """Owns the rates of an optimizer's groups: at each write every rate is peak × share, whatever it was before.
 
-    What others make of a rate, by hand or by a scheduler beside ours, is the group's *factor*, at most 1. If they set
-    the rate update after update, as a warm-up of their own or a cap does, theirs hold while that lasts and leave
-    nothing behind. A scheduler beside ours in a `torch.optim.lr_scheduler.ChainedScheduler` multiplies the factor.
+    A tensor rate is filled in place.
 
-    A tensor rate is filled in place. Its version counter tells whether it has changed, and only then it is read.
+    Attributes:
+        outside: for how many updates in a row others have changed a rate, to what, and what had been written; None if
+            nobody has.
+        follows: whether another schedule of ours has written this optimizer's rates.
+        unsettled: a group's lr and initial_lr, where an unknown scheduler or a loaded state has left both, so that
+            nobody can say which of them is the peak.
     """
 
-    others: tuple[int, float, float] | None = None
-    """What the last `write` found of others: for how many updates in a row, the highest rate beside ours, and ours."""
+    outside: tuple[int, float, float] | None = None
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self.rates: list[_Rate] = []
         self._optimizer = optimizer
-        self._firsts: list[Tensor | None] = []  # by which a group is known, for it is in no other
-        self._tensors: list[tuple[Tensor | None, int]] = []  # the tensor rate that was written, and its version then
+        self._rates: dict[int, Rate] = {}  # in the order of the groups
+        self.unsettled: tuple[float, float] | None = None
+        written = _latest.get(optimizer, {})
+        self.follows = bool(written)
+        for i, group in enumerate(optimizer.param_groups):
+            lr, peak = group["lr"], group.get("initial_lr")
+            if peak is None and isinstance(lr, Tensor) and lr in _filled:
+                raise ValueError(
+                    f"the lr of parameter group {i} is a tensor that the schedule of another optimizer fills: give "
+                    "each optimizer a tensor of its own, lr.clone(), before you make the schedules"
+                )
+            if peak is None or float(peak) == float(lr):
+                continue
+            if (rate := written.get(_key(i, group))) is None:
+                self.unsettled = float(lr), float(peak)
+            elif not _close(float(lr), rate.written):
+                del group["initial_lr"]  # the lr was set by hand since then, so it is the peak
         self._register()
 
     def _register(self) -> None:
+        _latest[self._optimizer] = self._rates
         for one in inside(self._optimizer):
             hook(one.register_load_state_dict_post_hook, self, GroupRates.accept)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        groups = self._optimizer.param_groups  # the copied optimizer has other tensors
+        copies = list(zip(groups, self._rates.values(), strict=True))
+        self._rates = {_key(i, group): rate for i, (group, rate) in enumerate(copies)}
+        for group, rate in copies:
+            rate.first = _first(group)
+            rate.note(group["lr"] if _close(float(group["lr"]), rate.written) else rate.written)
         self._register()
-        for i, group in enumerate(self._optimizer.param_groups):  # the copied optimizer has other tensors
-            self._tensors[i] = _noted(group["lr"] if _close(float(group["lr"]), self.rates[i].written) else None)
+
+    def __iter__(self) -> Iterator[Rate]:
+        return iter(self._rates.values())
+
+    @property
+    def untouched(self) -> bool:
+        """Whether all groups still have the rates that were written."""
+        return all(rate.is_at(group["lr"]) for group, rate in zip(self._optimizer.param_groups, self, strict=False))
 
     @in_normal_mode
     def accept(self, *_: Any) -> None:
         """Take the present rates for written, as those that come with a checkpoint: they are nobody's change."""
-        for i, (group, own) in enumerate(zip(self._optimizer.param_groups, self.rates, strict=False)):
+        for group, rate in zip(self._optimizer.param_groups, self, strict=False):
             if isinstance(group["lr"], Tensor) and group["lr"].is_inference():
                 group["lr"] = group["lr"].clone()
-            own.written = float(group["lr"])
-            self._tensors[i] = _noted(group["lr"])
+            rate.written = float(group["lr"])
+            rate.note(group["lr"])
 
     @in_normal_mode
     def adopt(self, peaks: list[float]) -> bool:
-        """Take over groups that were added, with their peaks; say whether there were any. Raise if groups have gone."""
+        """Bring the rates and ``peaks`` in line with the optimizer's groups; say whether any was added, moved or gone.
+
+        A group is known by its first tensor.
+        """
         groups = self._optimizer.param_groups
-        firsts = [group["params"][0] if group["params"] else None for group in groups]
-        if len(groups) == len(self.rates) and all(map(operator.is_, firsts, self._firsts)):
+        keys = [_key(i, group) for i, group in enumerate(groups)]
+        if keys == list(self._rates):
             return False
-        known = {id(first): i for i, first in enumerate(self._firsts) if first is not None}
-        if len(groups) == len(self.rates):  # tensors may have been replaced where they were
-            places = [known.get(id(first), i) for i, first in enumerate(firsts)]
-        else:
-            left = iter(i for i, first in enumerate(self._firsts) if first is None)
-            places = [next(left, -1) if first is None else known.get(id(first), -1) for first in firsts]
-        if [i for i in places if i >= 0] != list(range(len(self.rates))):
-            raise ValueError(
-                f"the optimizer's {len(self.rates)} parameter groups were removed, replaced or put in another order, "
-                f"and are {len(groups)} now: make a new scheduler"
-            )
-        self._firsts = firsts
-        taken = [group["lr"] for group, place in zip(groups, places, strict=True) if place >= 0]
-        for i, group in enumerate(groups):
-            if places[i] < 0:
-                self._add(i, group, peaks, taken)
+        for rate, peak in zip(self, peaks, strict=False):
+            rate.peak = peak
+        known = dict(self._rates)
+        taken = [group["lr"] for key, group in zip(keys, groups, strict=True) if key in known]
+        for i, (key, group) in enumerate(zip(keys, groups, strict=True)):
+            if key not in known:
+                self._separate(group, taken)
+                known[key] = Rate.of(i, group)
+        self._rates.clear()
+        self._rates.update({key: known[key] for key in keys})
+        peaks[:] = [rate.peak for rate in self]
         return True
 
-    def _add(self, i: int, group: dict[str, Any], peaks: list[float], taken: list[Any]) -> None:
-        rate, warms, scale = group["lr"], group.get("warmup", True), group.get("lr_scale", 1.0)
-        if not (float(rate) >= 0 and math.isfinite(rate)):
-            raise ValueError(f"a parameter group was added with lr={rate}: it must be finite and not negative")
-        if not isinstance(warms, bool):
-            raise ValueError(f"parameter group {i} has warmup={warms!r}: it must be True or False")
-        if isinstance(rate, Tensor):
-            # PyTorch puts one tensor into all groups and `defaults`, but we write each group's rate in place. The first
-            # keeps it, for a captured graph may read it; one made in inference mode could not be filled.
-            if rate.is_inference() or any(rate is other for other in taken):
-                group["lr"] = rate = rate.clone()
-            taken.append(rate)
-            for one in (self._optimizer, *inside(self._optimizer)):
-                if isinstance(given := one.defaults.get("lr"), Tensor) and given is rate:
-                    one.defaults["lr"] = given.clone()
-        peak = float(group.setdefault("initial_lr", rate.clone() if isinstance(rate, Tensor) else rate))
-        if len(peaks) < len(self._optimizer.param_groups):
-            peaks.insert(i, peak)
-        self.rates.insert(i, _Rate(warms, float(scale), aim=float(rate), written=float(rate)))
-        self._tensors.insert(i, _noted(rate))
+    def _separate(self, group: dict[str, Any], taken: list[Any]) -> None:
+        """Give a new group a tensor rate of its own, which can be filled in place.
 
-    def write(self, peaks: Sequence[float], plan: Plan, state: State, composed: bool = False) -> list[float]:
-        """Set every group's rate, and return the rates. If PyTorch has ``composed`` others with ours, they multiply."""
-        groups, written = self._optimizer.param_groups, []
-        self.others, first = None, groups[0]["lr"]
-        if not (isinstance(first, Tensor) or first or any(group["lr"] for group in groups)):
-            self.accept()  # a loop may skip a batch by rates of 0, which are no factor
-        for i, (group, own) in enumerate(zip(groups, self.rates, strict=True)):
-            rate = group["lr"]
-            tensor, version = self._tensors[i]
-            if not isinstance(rate, Tensor):
-                changed = rate != own.written
+        PyTorch puts one tensor into all groups and `defaults`. The first group keeps it, for a captured graph may read
+        it; one made in inference mode could not be filled.
+        """
+        given = rate = group["lr"]
+        if not isinstance(rate, Tensor):
+            return
+        if rate.is_inference() or any(rate is other for other in taken):
+            group["lr"] = rate = rate.clone()
+        taken.append(rate)
+        _filled[rate] = True
+        for one in (self._optimizer, *inside(self._optimizer)):
+            if one.defaults.get("lr") is given:
+                one.defaults["lr"] = given.clone()
+
+    def write(self, peaks: Sequence[float], factor: float, plan: Plan, state: State) -> list[float]:
+        """Set every group's rate to peak × factor × share, and return the rates."""
+        if [rate.peak for rate in self] != peaks:
+            self._take_peaks(peaks)
+        steady, self.outside = steady_share(plan, state), None
+        for group, rate in zip(self._optimizer.param_groups, self, strict=True):
+            lr = group["lr"]
+            rate.changes = 0 if rate.is_at(lr) else rate.changes + 1
+            if rate.changes:
+                self.outside = max(self.outside or (0, 0.0, 0.0), (rate.changes, float(lr), rate.written))
+            rate.written = rate.peak * factor * rate.scale * (state.share if rate.warms else steady)
+            if isinstance(lr, Tensor):
+                lr.fill_(rate.written)
+                rate.note(lr)
             else:
-                same = tensor is rate and version == rate._version
-                changed = not (same or _close(float(rate), own.written))
-            if changed:
-                self._follow(own, float(rate), i, composed)
-            elif own.row:
-                own.row, own.before = 0, own.factor
-            own.aim = aim = peaks[i] * own.scale * (state.share if own.warms else steady_share(plan, state))
-            own.written = aim * own.factor
-            if isinstance(rate, Tensor):
-                rate.fill_(own.written)
-                self._tensors[i] = rate, rate._version
-            else:
-                group["lr"] = own.written
-            written.append(own.written)
-        return written
+                group["lr"] = rate.written
+        return [rate.written for rate in self]
 
-    def _follow(self, own: _Rate, rate: float, i: int, composed: bool) -> None:
-        """Make a factor of a rate that others have changed."""
-        if not (rate >= 0 and math.isfinite(rate)):
-            raise ValueError(f"the lr of parameter group {i} was set to {rate} from outside the schedule")
-        change = rate / own.written if own.written > 0 else 0.0
-        alike, own.last = _close(change, own.last), change
-        own.row = 0 if composed else own.row + 1
-        # Two changes in a row by different shares are rates that somebody sets; by the same, or one alone, a factor.
-        if own.row > 1 and not alike:
-            own.factor = own.before
-        elif own.aim > 0:
-            own.factor = min(1.0, rate / own.aim)
-        if composed:
-            own.before = own.factor
-        sets = composed and rate > own.aim * (1 + 1e-6)  # as LambdaLR does, and no product
-        if (own.row or sets) and (self.others is None or change > self.others[1] / self.others[2]):
-            self.others = max(1, own.row), rate, own.written
-
-    def forget(self) -> None:
-        """Forget what others have made of the rates."""
-        for own in self.rates:
-            own.factor, own.before, own.row = 1.0, 1.0, 0
+    def _take_peaks(self, peaks: Sequence[float]) -> None:
+        """Take the peaks that a user has put into `base_lrs`, also for a later schedule of this optimizer."""
+        numbers = [float(peak) for peak in peaks]
+        if len(numbers) != len(self._rates) or not all(x >= 0 and math.isfinite(x) for x in numbers):
+            need = f"a finite peak rate, 0 or more, for each of the {len(self._rates)} parameter groups"
+            raise ValueError(f"base_lrs must hold {need}, got {numbers}")
+        for group, rate, peak in zip(self._optimizer.param_groups, self, numbers, strict=True):
+            rate.peak = group["initial_lr"] = peak
 
     def state_dict(self) -> list[dict[str, Any]]:
         """For each group its rate now, and what is known of it."""
+        names = ("peak", "warms", "scale", "written", "changes")
+        rows = [{name: getattr(rate, name) for name in names} for rate in self]
         rates = [float(group["lr"]) for group in self._optimizer.param_groups]
-        return [{"now": now, **asdict(own)} for now, own in zip(rates, self.rates, strict=True)]
+        return [{"now": now, **row} for now, row in zip(rates, rows, strict=True)]
 
     def load_state_dict(self, saved: list[dict[str, Any]]) -> None:
         """Write the rates as saved: another scheduler may have changed them. Groups that were added keep theirs."""
-        for i, (group, row) in enumerate(zip(self._optimizer.param_groups, saved, strict=False)):
-            self.rates[i] = _Rate(**{name: x for name, x in row.items() if name != "now"})
+        self.unsettled = None
+        for group, rate, row in zip(self._optimizer.param_groups, self, saved, strict=False):
+            vars(rate).update({name: x for name, x in row.items() if name != "now"})
             set_rate(group, row["now"])
-            self._tensors[i] = _noted(group["lr"] if row["now"] == row["written"] else None)
+            rate.note(group["lr"] if row["now"] == row["written"] else rate.written)
 
 
-def _noted(rate: Any) -> tuple[Tensor | None, int]:
-    """A tensor rate and its version; of any other rate nothing needs to be remembered."""
-    return (rate, rate._version) if isinstance(rate, Tensor) else (None, 0)
+def _first(group: dict[str, Any]) -> Tensor | None:
+    return group["params"][0] if group["params"] else None
+
+
+def _key(i: int, group: dict[str, Any]) -> int:
+    """What a group is known by: its first tensor, or its place if it is empty."""
+    return -1 - i if (first := _first(group)) is None else id(first)
 
 
 def _close(one: float, other: float) -> bool:

@@ -1,19 +1,16 @@
 """What a schedule says of itself: its state as attributes, numbers for a logger, a line of text, a plot."""
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ..plotting import axes_or_new
 from . import core
 from .groups import GroupRates
-from .momentum import Momentum
 from .profile import Profile
 from .recovery import Guard, Recovery
 
@@ -21,24 +18,20 @@ if TYPE_CHECKING:
     import torch
     from matplotlib.axes import Axes
 
-    from ..smoothness import Point, Probe
-
 
 class Report:
     """What users read of `AdaptiveWarmup`. On an accelerator it is four updates old, so that nothing waits."""
 
     optimizer: Optimizer
     process_group: "torch.distributed.ProcessGroup | None"
-    last_epoch: int
+    last_epoch: Any
     base_lrs: list[float]
-    """The groups' peak rates."""
+    """The groups' peak rates. Change an entry to change that group's peak from the next step on."""
 
     _plan: core.Plan
     _state: core.State
     _groups: GroupRates
     _guard: Guard | None
-    _momentum: Momentum | None
-    _probe: "Probe | None" = None
 
     @property
     def total_steps(self) -> int | None:
@@ -57,8 +50,8 @@ class Report:
 
     @property
     def warmup_steps(self) -> int:
-        """The number of updates made at the rates of the latest warm-up, so far or in total."""
-        return self._state.warmup_steps if self.ended_by else self.last_epoch - self._state.origin
+        """The number of updates made at the rates of the warm-up, so far or in total."""
+        return self._state.warmup_steps if self.ended_by else self._state.updates
 
     @property
     def profile(self) -> Profile | None:
@@ -96,8 +89,8 @@ class Report:
             ``phase``, ``loss`` (smoothed, and not updated after warm-up), ``gap`` (loss − f*), ``target_loss`` (f*),
             ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate), ``warmup_steps`` (so far),
             ``warmup_end`` (the update at which warm-up ended, or ends at the latest), ``ended_by``, ``trained`` (1 if
-            the weights were trained before, else 0), ``recoveries`` (how many, with ``recover``) and
-            ``momentum``. Values that are not known yet are left out.
+            the weights were trained before, else 0) and ``recoveries`` (how many, with ``recover``). Values that are
+            not known yet are left out.
 
         Example:
             >>> import torch
@@ -118,7 +111,6 @@ class Report:
             "warmup_end": self._latest(),
             "ended_by": state.ended_by,
             "trained": None if state.trained is None else int(state.short),
-            "momentum": None if self._momentum is None else self._momentum.now,
             "recoveries": None if self._guard is None else len(self._guard.recoveries),
         }
         return {name: value for name, value in found.items() if value is not None}
@@ -146,12 +138,14 @@ class Report:
     def _latest(self) -> int | None:
         """The update at which warm-up ended, or ends at the latest; None if nothing bounds it."""
         if self._state.ended_by is not None:
-            return self._state.origin + self._state.warmup_steps
+            return self._state.warmup_steps
         return None if self._state.ramp is None else max(self._state.updates, math.ceil(self._state.ramp.end))
 
     def _first_rate(self) -> float:
         rate = self.optimizer.param_groups[0]["lr"]
-        return self._groups.rates[0].written if isinstance(rate, Tensor) else float(rate)  # a tensor may be on a device
+        return (
+            next(iter(self._groups)).written if isinstance(rate, Tensor) else float(rate)
+        )  # a tensor may be on a device
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot the warm-up's rate η(Δ) against the loss f* + Δ, from f(x0) on the left; mark Δ' and the current rate.
@@ -183,21 +177,3 @@ class Report:
         ax.set(xlabel="loss", ylabel="learning rate", xlim=(fstar + profile.gap0, fstar), ylim=(0.0, None))
         ax.legend(frameon=False, loc="upper left")
         return ax
-
-    def probe(self, closure: Callable[[], Tensor], model: nn.Module) -> AbstractContextManager[Tensor]:
-        """Measure, at this update, the curvature along the step; see `autowarm.smoothness.Probe`.
-
-        Write ``with sched.probe(closure, model) as loss: optimizer.step()`` in place of the forward and backward pass,
-        which ``closure`` runs. It changes nothing, and costs one pass more; `points` holds the results.
-        """
-        from ..smoothness import Probe
-
-        if self._probe is None or self._probe.model is not model:
-            self._probe = Probe(model, self.optimizer, process_group=self.process_group)
-        self._probe.step = self.last_epoch
-        return self._probe(closure)
-
-    @property
-    def points(self) -> "list[Point]":
-        """The measurements made with `probe`, in order."""
-        return [] if self._probe is None else self._probe.points

@@ -9,7 +9,7 @@ from typing import Any
 from . import core
 from .planning import Calibrated, check_horizon
 
-STATE_VERSION = 10
+STATE_VERSION = 11
 
 
 def sealed(owner: str, content: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def opened(owner: str, state: Any) -> dict[str, Any]:
     if _checksum(content) != state.get("checksum"):
         raise ValueError(
             f"the {owner} state is damaged: its checksum is {state.get('checksum')!r}, and its content has another. "
-            "Load an earlier checkpoint; to change a run's length or rate, load it as saved, then extend() or rewarm()"
+            "Load an earlier checkpoint; to change a length or rate, load it as saved, then extend() or set base_lrs"
         )
     return content
 

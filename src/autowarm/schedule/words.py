@@ -8,10 +8,14 @@ WORDS = {
         "step() once an update. A GradScaler skips every update if no gradient is finite any more"
     ),
     "outside": (
-        "the rate was changed from outside {often}, by another scheduler or by your loop: to {rate:g}, where the "
-        "schedule had written {written:g}; {kept}. The peak given is still {peak:g}. Delete the other warm-up, cap or "
-        "scheduler, or this one; rewarm(peak=...) sets another peak, ChainedScheduler multiplies two schedules "
-        "(not LambdaLR, which sets the rate)"
+        "the rate was changed from outside in {row} updates in a row, the last time to {rate:g}, where the schedule "
+        "had written {written:g}. The schedule owns the rates and writes its own at each step: delete the other "
+        "warm-up, cap or scheduler, or this one. base_lrs holds the peak rates, which you may change"
+    ),
+    "unsettled": (
+        "the optimizer came with lr={lr:g} and initial_lr={peak:g}, which an earlier scheduler or a loaded state has "
+        "left: {peak:g} is taken as the peak rate. If the peak is {lr:g}, delete the groups' initial_lr before you "
+        "make the scheduler; if a run goes on, load the schedule's own state (load_state_dict)"
     ),
     "unobserved": (
         "step() was called without a loss, so time alone sets the warm-up's rate: call step(loss), or observe(loss) "

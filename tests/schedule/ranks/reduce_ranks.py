@@ -31,7 +31,7 @@ for scenario in scenarios:
             if "nan" in scenario and rank and t % 3 == 0:
                 loss = math.nan
             if "steps" in scenario and rank and t == 15:
-                sched.last_epoch += 1
+                sched._state = sched._state._replace(updates=sched.last_epoch + 1)
             if "extended" in scenario and rank and t == 20:
                 sched.extend(80)
             if not (scenario == "skipped" and rank and t == 5):

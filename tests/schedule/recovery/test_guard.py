@@ -120,7 +120,6 @@ def test_a_lowering_counts_from_what_the_climb_has_won_back() -> None:
 
 
 def test_a_new_warm_up_forgets_the_lowerings() -> None:
-    """So that the peak given to ``rewarm`` is the peak."""
     guard, share = lowered(200, 240, 300, 340)
     assert share[-1] < 1.0
     guard.restart(1000)

@@ -189,22 +189,3 @@ def test_after_two_wrong_alarms_only_what_is_not_finite_counts() -> None:
     scheduler, _, _ = changed(1200, 300, 600, 900)
     assert [found.restored for found in scheduler.recoveries] == [None, None]
     assert scheduler.recoveries[1].reason.endswith("from now on, only losses that are not finite count")
-
-
-def test_rewarm_begins_anew_and_takes_a_peak() -> None:
-    model = nn.Linear(2, 2)
-    optimizer = Lion([{"params": [model.weight], "lr": 0.1}, {"params": [model.bias], "lr": 0.01}])
-    scheduler = AdaptiveWarmup(optimizer, 100, recover=True)
-    for p in model.parameters():
-        p.grad = torch.ones_like(p)
-    for t in range(60):
-        optimizer.step()
-        scheduler.step(2 - t / 60)
-    scheduler.rewarm(200, peak=0.05)
-    assert scheduler.base_lrs == pytest.approx([0.05, 0.005])
-    assert scheduler.get_last_lr() == pytest.approx([0.005, 0.0005])
-    assert scheduler._guard._detector.seen == 0  # type: ignore[union-attr]
-    for _ in range(60):  # of other data
-        optimizer.step()
-        scheduler.step(10.0)
-    assert scheduler.recoveries == []

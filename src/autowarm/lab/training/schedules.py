@@ -102,8 +102,7 @@ def lower(scheduler: Any, optimizer: Optimizer, peaks: list[Any]) -> None:
     for group, peak in zip(optimizer.param_groups, peaks, strict=True):
         group["lr"] *= peak / group["initial_lr"]
         group["initial_lr"] = peak
-    if not isinstance(scheduler, AdaptiveWarmup):  # which takes what others do to a rate as a factor of later ones
-        scheduler.base_lrs = peaks
+    scheduler.base_lrs = peaks
 
 
 def recovers(config: ScheduleConfig) -> bool:

@@ -4,7 +4,7 @@ import math
 from typing import Any, NamedTuple
 
 from .schedule import core
-from .schedule.planning import check_horizon, clean
+from .schedule.planning import check_horizon, clean, peak_share
 from .schedule.shapes import WSD_FALL, Decay, Shape, decay_shape, name_of
 
 try:
@@ -37,7 +37,7 @@ class AdaptiveWarmupState(NamedTuple):
 
 def adaptive_warmup(
     inner: optax.GradientTransformation, total_steps: int | None, *, div: float = 10.0, decay: Decay | Shape = "cosine",
-    final_ratio: float = 0.0, target_loss: float | None = None, trained: bool = False,
+    final_ratio: float = 0.0, target_loss: float | None = None, trained: bool = False, geometry: str = "sign",
 ) -> optax.GradientTransformationExtraArgs:  # fmt: skip
     """Scale an optimizer's updates by a warm-up that the loss ends, and a decay: the default of `AdaptiveWarmup`.
 
@@ -49,6 +49,8 @@ def adaptive_warmup(
         total_steps, div, decay, final_ratio: as for `AdaptiveWarmup`; a decay function maps arrays, in `jax.numpy`.
         target_loss: f*, by default 30% of f(x0). If the first losses are not above it, the ramp alone sets the rate.
         trained: whether the weights were trained before; this does not look at them.
+        geometry: that of the optimizer's steps, which decides how far the loss must fall: "sign" for Adam's kind and
+            Lion, "spectral" for Muon, "frobenius" for normalised SGD.
 
     Raises:
         TypeError, ValueError: ``inner`` is no optax transformation, or another argument is out of range.
@@ -62,7 +64,8 @@ def adaptive_warmup(
         raise TypeError(f"the first argument is an optax transformation, got a {type(inner).__name__}")
     numbers = clean(total_steps=total_steps, div=div, final_ratio=final_ratio, target_loss=target_loss)
     check_horizon(numbers["total_steps"], shape := decay_shape(decay))
-    plan, inside = core.Plan(decay=_SHAPES.get(name_of(shape), shape), **numbers), optax.with_extra_args_support(inner)
+    inside, numbers["peak_share"] = optax.with_extra_args_support(inner), peak_share(geometry)
+    plan = core.Plan(decay=_SHAPES.get(name_of(shape), shape), **numbers)
     begun = core.settle(plan, core.begin(plan), bool(trained))
 
     def init(params: Any) -> AdaptiveWarmupState:
@@ -83,8 +86,8 @@ def _advance(plan: core.Plan, begun: Any, state: AdaptiveWarmupState, loss: Any)
     now, ramp, total, end = state.updates, begun.ramp, plan.total_steps or core.OPEN_HORIZON, plan.final_ratio
     full, counts = jnp.isfinite(state.opening[-1]), jnp.isfinite(loss) & (state.decay_start < 0)
     taken = jax.tree.map(lambda x, y: jnp.where(full, x, y), _take(begun, state, loss), _open(plan, state, loss))
-    over = (taken.gap < core.PEAK_GAP) | (now >= math.ceil(ramp.end))
-    eta = core.eta_share(jnp.maximum(taken.gap, core.PEAK_GAP), 1.0, core.PEAK_GAP, plan.div)
+    over = (taken.gap < plan.peak_share) | (now >= math.ceil(ramp.end))
+    eta = core.eta_share(jnp.maximum(taken.gap, plan.peak_share), 1.0, plan.peak_share, plan.div)
     share = jnp.maximum(eta, ramp.share + (1.0 - ramp.share) * now / ramp.end)
     taken = taken._replace(share=share, decay_start=jnp.where(over, now, -1))
     state = jax.tree.map(lambda x, y: jnp.where(counts, x, y), taken, state)

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from autowarm import AdaptiveWarmup
+from autowarm.schedule import core, planning
 from tests.schedule.schedule_runs import PEAK
 
 DATA = Path(__file__).parents[1] / "data" / "trajectories.jsonl.gz"
@@ -50,6 +51,16 @@ def followed(case: dict[str, Any]) -> list[list[float]]:
     return rates
 
 
+@pytest.fixture
+def constants_of_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Δ' was half of Δ0 for every optimizer; long runs had shorter limits, and longer averages."""
+    for geometry in planning.PEAK_SHARES:
+        monkeypatch.setitem(planning.PEAK_SHARES, geometry, 0.5)
+    for name, value in {"MIDDLING": 2_000, "LONG": 0.2, "AVERAGES": (0.05, 1, 0.05)}.items():
+        monkeypatch.setattr(core, name, value)
+
+
+@pytest.mark.usefixtures("constants_of_then")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", STORED, ids=lambda case: case["mode"])
 def test_a_run_has_the_stored_rates(case: dict[str, Any]) -> None:

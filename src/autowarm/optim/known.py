@@ -25,7 +25,7 @@ _OWN_RATE = re.compile(r"ScheduleFree|Prodigy|DAdapt|^(L?DoG|DoWG|COCOB|Mechanic
 _said: set[str] = set()
 
 
-def geometry_of(optimizer: Optimizer) -> Geometry:
+def geometry_of(optimizer: Optimizer, *, warn: bool = True) -> Geometry:
     """Return the optimizer's main geometry, at radius 1.
 
     Our optimizers carry their geometry; others are recognised by class. A `Together` has the geometry of its first
@@ -54,7 +54,7 @@ def geometry_of(optimizer: Optimizer) -> Geometry:
     else:
         taken, why = "frobenius", f"the geometry of {name} is not known"
     adam = bool(like_adamw) and named(like_adamw[0], _ADAM)
-    if not (adam or name in _said or any(_own(one) for one in others)):
+    if warn and not (adam or name in _said or any(_own(one) for one in others)):
         _said.add(name)
         warnings.warn(
             f"{why}: its steps are taken as {taken} geometry, which the theory behind the schedule does not cover. "

@@ -61,7 +61,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             ("wso"): the run continues until `decay_now`, and shares of the run refer to 4000 updates.
         target_loss: f*, roughly the loss at the end of the run; None takes 0.3·f(x0).
         geometry: the norm of the optimizer's steps, see `autowarm.geometry`, for which Δ' is then calibrated as in the
-            paper; None takes Δ' = Δ0/2 for every optimizer.
+            paper; None takes Δ' = Δ0/20 if the optimizer's steps have entries of one size (Lion, AdamW), else Δ0/3.
         kappa: κ for the calibration; None computes it as the paper does, from all matrices under ``geometry`` at
             radius 1.
         div: ratio of the peak rate to the first rate, > 1.
@@ -74,13 +74,14 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             of the peak rate (1 at p = 0), floats both.
         final_ratio: the decay goes from lr to final_ratio·lr.
         max_warmup: the longest warm-up: a share of T in (0, 1], or a whole number of updates from 2, where more than T
-            counts as T; None for no limit. "auto" is half of T up to 4,000 updates, 2,000 updates up to a T of 10,000,
-            and a fifth of T from there on.
+            counts as T; None for no limit. "auto" is half of T up to 8,000 updates, 4,000 updates up to a T of 12,000,
+            and a third of T from there on.
         trained: whether the weights were trained before, as in fine-tuning; warm-up then takes at most 3 % of the
             run. None looks at the weights at the first update, see `autowarm.pretrained`.
         chance_loss: the loss of an untrained model, such as ln(vocabulary) for a language model; f(x0) is never taken
             to be higher. If f(x0) is below three quarters of it, the weights count as trained.
         smoothing: share of T over which the loss is averaged; 0 uses each raw loss, and takes the first one as f(x0).
+            "auto" is 5 % of T up to 4,000 updates, 200 updates up to a T of 20,000, and 1 % of T from there on.
         profile: η(Δ) of your own in place of the paper's, such as another ρ's from `autowarm.schedule.calibrate`: a
             function from the gap to a rate in any unit, highest at ``peak_gap``, where the rate is lr.
         max_nonfinite: how many non-finite losses in a row raise an error; 1 raises at the first, None never.
@@ -141,7 +142,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         max_warmup: float | int | Literal["auto"] | None = "auto",
         trained: bool | None = None,
         chance_loss: float | None = None,
-        smoothing: float = 0.05,
+        smoothing: float | Literal["auto"] = "auto",
         profile: Callable[[float], float] | None = None,
         max_nonfinite: int | None = 20,
         recover: bool | Literal["warn"] = False,

@@ -1,14 +1,15 @@
 """Checks the arguments that a user passes."""
 
+from dataclasses import replace
 from typing import Any
 
 from torch.optim import Optimizer
 
 from ..geometry import resolve
-from ..optim.known import kappa_of, warn_of_own_rates
+from ..optim.known import geometry_of, kappa_of, warn_of_own_rates
 from ..optim.wrapped import unwrapped
 from .groups import first_peak
-from .planning import Plan, clean, plan_of
+from .planning import PEAK_SHARES, Plan, clean, plan_of
 from .profile import Profile
 from .recovery import check_recover
 from .shapes import name_of
@@ -45,4 +46,6 @@ def checked(
     names |= {"warmup": name_of(warmup), "decay": name_of(decay)}
     names["profile"] = profile and (repr(profile) if isinstance(profile, Profile) else name_of(profile))
     plan = plan_of(warmup=warmup, decay=decay, trained=trained, profile=profile, **numbers)
+    kind = "sign" if geometry_of(inner, warn=False).locality == "entry" else "frobenius"
+    plan = replace(plan, peak_share=PEAK_SHARES[kind])
     return inner, names | {"trained": trained, "recover": recover} | numbers, plan, counted, max_nonfinite

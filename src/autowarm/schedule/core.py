@@ -8,8 +8,8 @@ During warm-up the share of the peak rate, η/lr, is the higher of two:
   fast as the rate lets it.
 
 The warm-up ends when the gap falls below Δ' (Algorithm 1, line 9), or when the ramp reaches the peak; an ordinary decay
-takes the rest. f(x0) is the second lowest of the first ten losses, f* is 30 % of it, and Δ' is half of the first gap
-Δ0 = f(x0) − f*: the loss has then fallen to 65 %.
+takes the rest. f(x0) is the second lowest of the first ten losses and f* is 30 % of it. Δ' is a share of the first gap
+Δ0 = f(x0) − f* that the optimizer's geometry decides (`planning.PEAK_SHARES`).
 
 A `Plan` holds what a user gave, a `State` what is known now. Both are immutable: an error leaves everything as it was.
 Without a ramp and without averaging this is the paper's Algorithm 1, line by line.
@@ -27,11 +27,10 @@ OPEN_HORIZON = 4000
 # f(x0) is the second lowest of this many first losses: if it were high by chance, every later loss would be a fall.
 OPENING = 10
 EXPECTED_FALL = 0.7  # of f(x0), at most, where f* is not given; in the paper's setup f* is then 3.3
-# Δ' as a share of Δ0. The paper's calibration gives 0.31 for Muon and a LLaMA of 124M parameters, and 0.07 for AdamW,
-# where the warm-up would end with the run. Half lets the loss end the warm-up on more of the public curves that we
-# replay than 0.31 does, and costs runs of ours less than 0.2 % of their progress.
-PEAK_GAP = 0.5
-SHORT, MIDDLING, LONG = 0.5, 2_000, 0.2  # longest warm-ups: of a short run, a middling one (in updates), a long one
+# The longest warm-up and the span of the average, as shares of a short run and of a long one; in between, in updates.
+# Lion at 210M parameters needs 31 % of 64,000 updates, and 5 % of a long run is more than Muon's whole warm-up.
+SHORT, MIDDLING, LONG = 0.5, 4_000, 1 / 3
+AVERAGES = 0.05, 200, 0.01
 TRAINED_WARMUP = 0.03  # that of trained weights, as a share of the run; a tenth costs them 0.04 % of the loss more
 SCALELESS = 1.5  # times f(x0); first losses whose median is higher have no scale from which f* could be derived
 EMPTY = 1e-3  # of f(x0); lower losses are of batches without a label, and no evidence, unless ten come in a row
@@ -219,7 +218,7 @@ def _calibrate(plan: Plan, state: State, loss: float) -> State:
         )
     if not LEAST_GAP < gap0 < MOST_GAP:
         return state._replace(target_loss=target, gap0=None, peak_gap=None)
-    peak_gap = plan.peak_gap(gap0) if callable(plan.peak_gap) else plan.peak_gap or PEAK_GAP * gap0
+    peak_gap = plan.peak_gap(gap0) if callable(plan.peak_gap) else plan.peak_gap or plan.peak_share * gap0
     if not 0 < peak_gap < gap0:
         raise ValueError(f"peak_gap must lie between 0 and the first gap f(x0) − f* = {gap0:.6g}, got {peak_gap:.6g}")
     return state._replace(target_loss=target, gap0=gap0, peak_gap=peak_gap)
@@ -234,10 +233,14 @@ def rise_share(rise: Rise, updates: int, shape: Shape) -> float:
 
 def _rise(plan: Plan, state: State, share: float, origin: int, length: int) -> Rise | None:
     """The rise from a share now to the peak, which is ``max_warmup`` of the length after ``origin``."""
-    limit = min(SHORT, max(LONG, MIDDLING / length)) if plan.max_warmup == "auto" else plan.max_warmup
+    limit = _share(SHORT, MIDDLING, LONG, length) if plan.max_warmup == "auto" else plan.max_warmup
     limits = (limit, TRAINED_WARMUP if state.short else None)
     longest = [min(x, length) if isinstance(x, int) else x * length for x in limits if x is not None]
     return Rise(state.updates, share, origin + min(longest)) if longest else None
+
+
+def _share(short: float, middling: int, long: float, length: int) -> float:
+    return min(short, max(long, middling / length))
 
 
 def _with_ramp(plan: Plan, state: State, short: bool) -> State:
@@ -249,7 +252,8 @@ def _with_ramp(plan: Plan, state: State, short: bool) -> State:
 def _timed(plan: Plan, state: State, share: float) -> State:
     """The ramp from this share, and the average, as they follow from the length of the warm-up and its decay."""
     length = OPEN_HORIZON if state.total_steps is None else max(1, state.total_steps)
-    kept = 1.0 - 1.0 / max(1.0, plan.smoothing * length)
+    span = _share(*AVERAGES, length) if plan.smoothing == "auto" else plan.smoothing
+    kept = 1.0 - 1.0 / max(1.0, span * length)
     return state._replace(kept=kept, ramp=_rise(plan, state, share, 0, length))
 
 

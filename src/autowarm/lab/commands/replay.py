@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ...schedule.planning import PEAK_SHARES
 from ..config import LabError, UsageError
 from ..config.build import Parser
 
@@ -25,7 +26,7 @@ def run(argv: list[str]) -> int:
     from autowarm.logs import Replay, read, replay
 
     columns = {name: getattr(options, name) for name in ("loss", "step", "lr", "total_steps", "first_loss")}
-    given = {"trained": options.trained}
+    given = {"trained": options.trained, "geometry": options.geometry}
     if options.max_warmup is not None:
         given["max_warmup"] = options.max_warmup
     found: list[Replay] = []
@@ -72,6 +73,8 @@ def _parser() -> Parser:
     add("--total-steps", metavar="T", type=int, help="the run's planned length, if the log ends earlier")
     add("--first-loss", metavar="LOSS", type=float, help="the loss at update 1, if the log begins later")
     add("--max-warmup", metavar="LIMIT", type=limit, help="the longest warm-up, a share of the run (1: all) or updates")
+    kinds = "the optimizer's: sign for Adam's kind and Lion (default), spectral for Muon, frobenius for normSGD"
+    add("--geometry", choices=[*PEAK_SHARES], default="sign", help=kinds)
     add("--trained", action="store_true", help="the run began with trained weights, as fine-tuning does")
     add("--figure", metavar="FILE.png", type=picture, help="draw losses and rates; .svg works, too")
     add("--html", metavar="FILE.html", type=page, help="write a page with the table and the figures")

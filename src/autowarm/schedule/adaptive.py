@@ -143,7 +143,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         max_warmup: float | int | Literal["auto"] | None = "auto",
         trained: bool | None = None,
         chance_loss: float | None = None,
-        smoothing: float = 0.05,
+        smoothing: float | Literal["auto"] = "auto",
         profile: Callable[[float], float] | None = None,
         max_nonfinite: int | None = 20,
         recover: bool | Literal["warn"] = False,

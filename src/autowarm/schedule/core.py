@@ -31,7 +31,9 @@ EXPECTED_FALL = 0.7  # of f(x0), at most, where f* is not given; in the paper's 
 # where the warm-up would end with the run. Half lets the loss end the warm-up on more of the public curves that we
 # replay than 0.31 does, and costs runs of ours less than 0.2 % of their progress.
 PEAK_GAP = 0.5
-SHORT, MIDDLING, LONG = 0.5, 2_000, 0.2  # longest warm-ups: of a short run, a middling one (in updates), a long one
+SHORT, MIDDLING, LONG = 0.5, 2_000, 1 / 3  # longest warm-ups: of a short run, a middling one (in updates), a long one
+# The loss is averaged over these: in a short run, a middling one (in updates), a long one.
+AVERAGES = 0.05, 200, 0.01
 TRAINED_WARMUP = 0.03  # that of trained weights, as a share of the run; a tenth costs them 0.04 % of the loss more
 SCALELESS = 1.5  # times f(x0); first losses whose median is higher have no scale from which f* could be derived
 EMPTY = 1e-3  # of f(x0); lower losses are of batches without a label, and no evidence, unless ten come in a row
@@ -253,7 +255,9 @@ def _with_ramp(plan: Plan, state: State, short: bool) -> State:
 def _timed(plan: Plan, state: State, share: float) -> State:
     """The ramp from this share, and the average, as they follow from the length of the warm-up and its decay."""
     length = OPEN_HORIZON if state.total_steps is None else max(1, state.total_steps - state.origin)
-    kept = 1.0 - 1.0 / max(1.0, plan.smoothing * length)
+    short, middling, long = AVERAGES
+    over = min(short, max(long, middling / length)) if plan.smoothing == "auto" else plan.smoothing
+    kept = 1.0 - 1.0 / max(1.0, over * length)
     return state._replace(kept=kept, ramp=_rise(plan, state, share, state.origin, length))
 
 

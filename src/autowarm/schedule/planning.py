@@ -31,6 +31,9 @@ _UPDATES = (
 _LONGEST = 'is a share of the run, in (0, 1], a whole number of updates ≥ 2, "auto", or None'
 
 
+_AVERAGE = 'is a share of the run, in [0, 1), or "auto"'
+
+
 @dataclass(frozen=True)
 class Plan:
     """A schedule's settings, as `AdaptiveWarmup` describes them."""
@@ -49,7 +52,10 @@ class Plan:
     ] = "auto"
     trained: bool | None = None
     chance_loss: Annotated[float | None, _POSITIVE] = None
-    smoothing: Annotated[float, (float, lambda x: 0 <= x < 1, "is a share of the run, in [0, 1)")] = 0.05
+    smoothing: Annotated[
+        float | Literal["auto"],
+        (lambda x: x if x == "auto" else float(x), lambda x: x == "auto" or 0 <= x < 1, _AVERAGE),
+    ] = "auto"
     profile: Callable[[float], float] | None = None  # η(Δ) of one's own, highest at ``peak_gap``
 
 

@@ -1,0 +1,183 @@
+"""Whether the optimizer's geometry should decide how long to warm up: Δ' as the paper calibrates it, by geometry.
+
+    python -m studies.geometry STAGE...         make what is left of these stages, and store a row as each run finishes
+    python -m studies.geometry --list           say what is left
+
+Until now the warm-up ended when half of the first gap Δ0 was gone, under every optimizer, and the loss was averaged
+over 5 % of the run. A candidate ("rule SHARE") takes Δ' = SHARE·Δ0, where the paper's calibration of its LLaMA-124M
+(eq. 10, div 100) gives 0.10 for the sign geometry, 0.32 for the spectral and 0.22 for the Frobenius geometry. The loss
+is averaged over 5 % of the run up to 4,000 updates, and over 1 % from 20,000 updates on (200 updates between them). The
+time limit is half of a short run, 2,000 updates of a middling one and a third of a long one. What was the default is
+"earlier".
+
+The candidates, six at most: AdamW, which has no geometry of the theory, with the share of the sign geometry ("rule
+0.1"), of the spectral ("rule 0.32") or the earlier half ("rule 0.5"); Lion at half of its share ("rule 0.05"); Δ'
+calibrated from the κ of the model in training, in the closed loop alone; an average over 1 % of every run, there too.
+
+**The judgement, written before the first run.** The measure is the cost of `regret`, in percent of the progress.
+
+(a) `closed`: the 24 published settings of the paper's authors (124M and 210M parameters). A model of the loss, fitted
+    to public runs and to each setting's final loss, meets the rule in a closed loop. The length that comes out is
+    priced on the authors' own curve of hand-set lengths. No setting under Lion may end below the length from which
+    their runs converge.
+(b) `short`: the 70 settings of the warm-up study and the 55 on unseen tasks, on one seed of each, against the earlier
+    default on the same seed.
+(c) `long`, `hot`, `longest`: LLaMA on bytes, without clipping and as people train, 16,000 updates at the tuned rate on
+    two seeds and at three times that rate on one, 64,000 on one. Candidates for AdamW and Lion are chosen on seed 0
+    (`choice`), and judged on others.
+(d) `rates`: the sensitivity to the rate, LLaMA on bytes as people train, 4,000 updates, five rates, one seed.
+
+Accepted is the candidate that is no worse than the earlier default by more than 0.1 % in the mean of (b) and 1 % at
+worst beyond its worst there, better in the mean of (c) and of (a), and diverges nowhere that a hand-set length does
+not. If none is accepted, the best one by (a) and (c) is taken for runs of 16,000 updates and more alone, and the page
+says why. The plan is cut to about four CPU-hours: three times the rate has one seed and one bed.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from autowarm.schedule import core
+
+from .cells import DEFAULT, Setting
+from .in_process import trained
+from .pages.insurance import long_settings
+from .plans import horizon, realistic, unseen
+from .regret import judged
+from .rows import Cell, PlannedRow, Row, Rows, append, tidy
+from .runs import run_of
+
+DATA = Path("docs/data/studies")
+ROWS = DATA / "geometry.jsonl"
+SHARES = {"muon": 0.32, "lion": 0.1, "signsgd": 0.1, "normsgd": 0.22, "adamw": 0.1}
+"""Δ'/Δ0 by optimizer, as the paper calibrates it; AdamW counts as sign geometry."""
+EARLIER = "earlier"
+UNCLIPPED = "cells"
+OPTIMIZERS = ("lion", "adamw", "muon", "normsgd")
+
+
+def rule(optimizer: str) -> str:
+    """The name of the candidate whose shares are the paper's."""
+    return f"rule {SHARES[optimizer]:g}"
+
+
+@contextmanager
+def constants(schedule: str) -> Iterator[str]:
+    """The rule with the constants that a schedule names; yields the name by which `run_of` knows it."""
+    match schedule.split():
+        case ["rule", share]:
+            with mock.patch.object(core, "PEAK_GAP", float(share)):
+                yield DEFAULT
+        case ["earlier"]:
+            with mock.patch.multiple(core, PEAK_GAP=0.5, AVERAGES=(0.05, 1, 0.05), LONG=0.2):
+                yield DEFAULT
+        case _:
+            yield schedule
+
+
+def make(planned: PlannedRow) -> Row:
+    """Make a run in this process."""
+    with constants(planned.schedule) as known:
+        return trained(planned, run_of(PlannedRow(planned.part, planned.cell, known, planned.seed)))
+
+
+def _long(steps: int) -> list[Cell]:
+    """LLaMA on bytes without clipping, at the rates that the horizon study tuned."""
+    [grid] = [grid for grid in horizon.GRIDS if grid.horizons == (steps,)]
+    found = {cell.optimizer: cell for cell in grid.cells(Rows.load(DATA / "horizon.jsonl"))}
+    return [found[name] for name in OPTIMIZERS]
+
+
+def _as_people_train(steps: int) -> list[Cell]:
+    """The same with clipping and weight decay, at the rates tuned for the earlier default."""
+    rows = Rows.load(DATA / "realistic.jsonl")
+    rates = {name: realistic.best_rate(rows, name, steps, DEFAULT) for name in OPTIMIZERS}
+    return [Cell(realistic.TASK, name, steps, lr) for name, lr in rates.items()]
+
+
+def _hot(cell: Cell) -> Cell:
+    return Cell(cell.task, cell.optimizer, cell.steps, float(f"{3 * cell.lr:.3g}"))
+
+
+def short_settings() -> list[tuple[Setting, int]]:
+    """The settings of (b) up to 4,000 updates, each with a seed on which the earlier default is stored."""
+    new = [
+        one for study in ("fresh", "unseen") for one in judged(DATA.parent, study) if one.setting.cell.steps >= 1_000
+    ]
+    every = [one.setting for one in [*long_settings(DATA.parent), *new] if one.setting.cell.steps <= 4_000]
+    unseen_tasks = {setting.cell for setting in unseen.UNSEEN.judged(Rows.load(DATA / "unseen.jsonl"))}
+    return [(one, (one.seeds.choice if one.cell in unseen_tasks else one.seeds.test)[0]) for one in every]
+
+
+def _choice() -> list[PlannedRow]:
+    candidates = {"adamw": ("rule 0.1", "rule 0.32", "rule 0.5"), "lion": ("rule 0.1", "rule 0.05")}
+    return [
+        PlannedRow(UNCLIPPED, cell, name, 0) for cell in _long(16_000) for name in candidates.get(cell.optimizer, ())
+    ]
+
+
+def _judged() -> list[PlannedRow]:
+    return [
+        *(PlannedRow(UNCLIPPED, cell, rule(cell.optimizer), seed) for seed in (10, 11) for cell in _long(16_000)),
+        *(
+            PlannedRow(realistic.PART, cell, rule(cell.optimizer), seed)
+            for seed in realistic.TEST_SEEDS[:2]
+            for cell in _as_people_train(16_000)
+        ),
+    ]
+
+
+def _at_three_times() -> list[PlannedRow]:
+    return [
+        PlannedRow(UNCLIPPED, _hot(cell), name, 10)
+        for cell in _long(16_000)
+        for name in (rule(cell.optimizer), EARLIER, "linear 0.1", "linear 0.4")
+    ]
+
+
+def _longest() -> list[PlannedRow]:
+    return [PlannedRow(UNCLIPPED, cell, rule(cell.optimizer), 0) for cell in _long(64_000)]
+
+
+def _rates() -> list[PlannedRow]:
+    return [
+        PlannedRow(realistic.PART, Cell(realistic.TASK, name, 4_000, lr), rule(name), realistic.TUNING_SEED)
+        for name in OPTIMIZERS
+        for lr in horizon.RATES[name]
+    ]
+
+
+def _short() -> list[PlannedRow]:
+    return [PlannedRow("cells", one.cell, rule(one.cell.optimizer), seed) for one, seed in short_settings()]
+
+
+STAGES = {
+    "choice": _choice, "long": _judged, "hot": _at_three_times, "longest": _longest, "rates": _rates, "short": _short,
+}  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Make the missing runs of the named stages, or list what is left of all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
+    parser.add_argument("--list", action="store_true", help="say what is left")
+    given = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    for name in given.stages or STAGES:
+        plan = STAGES[name]()
+        left = [run for run in plan if run not in Rows.load(ROWS)]
+        print(f"{name}: {len(plan) - len(left)} of {len(plan)} runs made", flush=True)
+        if not given.list:
+            for run in left:
+                if run not in Rows.load(ROWS):
+                    append(ROWS, make(run))
+    if not given.list:
+        tidy(ROWS)
+
+
+if __name__ == "__main__":
+    main()

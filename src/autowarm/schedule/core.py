@@ -31,7 +31,7 @@ EXPECTED_FALL = 0.7  # of f(x0), at most, where f* is not given; in the paper's 
 # where the warm-up would end with the run. Half lets the loss end the warm-up on more of the public curves that we
 # replay than 0.31 does, and costs runs of ours less than 0.2 % of their progress.
 PEAK_GAP = 0.5
-SHORT, MIDDLING, LONG = 0.5, 2_000, 1 / 3  # longest warm-ups: of a short run, a middling one (in updates), a long one
+SHORT, MIDDLING, LONG = 0.5, 4_000, 1 / 3  # longest warm-ups: of a short run, a middling one (in updates), a long one
 # The loss is averaged over these: in a short run, a middling one (in updates), a long one.
 AVERAGES = 0.05, 200, 0.01
 TRAINED_WARMUP = 0.03  # that of trained weights, as a share of the run; a tenth costs them 0.04 % of the loss more

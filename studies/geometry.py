@@ -36,6 +36,8 @@ says why. The plan is cut to about four CPU-hours: three times the rate has one 
 """
 
 import argparse
+import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,15 +45,18 @@ from unittest import mock
 
 import torch
 
+from autowarm.lab.analysis.markdown import comma_separated
+from autowarm.lab.analysis.statistics import Estimate, Losses
 from autowarm.schedule import core
 
-from .cells import DEFAULT, Setting
+from .cells import DEFAULT, Setting, title
 from .in_process import trained
 from .pages.insurance import long_settings
-from .plans import horizon, realistic, unseen
+from .plans import horizon, realistic
 from .regret import judged
 from .rows import Cell, PlannedRow, Row, Rows, append, tidy
 from .runs import run_of
+from .statistics import mean_loss, regret
 
 DATA = Path("docs/data/studies")
 ROWS = DATA / "geometry.jsonl"
@@ -166,6 +171,96 @@ STAGES = {
 }  # fmt: skip
 
 
+def paired(rows: Rows, setting: Setting, stored: Rows) -> tuple[float, float] | None:
+    """What the candidate and the earlier default cost in a setting, on the seeds that have been run; None without any.
+
+    The cost is that of `regret`, against the best hand-set length on the same seed.
+    """
+    cell, best = setting.cell, setting.best(stored)
+    ours = rows.losses("cells", cell, rule(cell.optimizer))
+    theirs, least = (stored.losses("cells", cell, name) for name in (DEFAULT, best))
+    seeds = [seed for seed in ours if seed in theirs and seed in least]
+    if not seeds:
+        return None
+    first = stored.first_loss("cells", cell, best, seeds)
+    low = statistics.fmean(least[seed] for seed in seeds)
+    now, before = (statistics.fmean(regret(some[seed], low, first) for seed in seeds) for some in (ours, theirs))
+    return now, before
+
+
+def short_table(rows: Rows) -> str:
+    """CSV: what the candidate and the earlier default cost in short runs, by optimizer and in all."""
+    stored = {name: Rows.load(DATA / f"{name}.jsonl") for name in ("warm-up", "horizon", "fresh", "unseen")}
+    new = {one.setting.cell for study in ("fresh", "unseen") for one in judged(DATA.parent, study)}
+    costs: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for setting in short_settings():
+        [source] = [some for some in stored.values() if some.runs("cells", setting.cell, DEFAULT)][:1]
+        if (both := paired(rows, setting, source)) is not None:
+            kind = "unseen tasks" if setting.cell in new else "the study's settings"
+            for key in ((kind, setting.cell.optimizer), (kind, "all")):
+                costs[key].append(both)
+    lines = []
+    for (kind, optimizer), some in sorted(costs.items(), key=lambda item: (item[0][0], item[0][1] == "all")):
+        now, before = zip(*some, strict=True)
+        change = Estimate(tuple(x - y for x, y in some))
+        lines.append([kind, optimizer, len(some), _mean_and_worst(now), _mean_and_worst(before),
+                      f"{change.mean:+.2f} ± {change.stderr:.2f}", f"{max(change.values):+.1f}"])  # fmt: skip
+    return comma_separated(
+        ["settings", "optimizer", "n", "default (worst)", "earlier (worst)", "difference", "its worst"], lines
+    )
+
+
+def long_table(rows: Rows) -> str:
+    """CSV: LLaMA on bytes from 16,000 updates on: the candidate, the earlier default and hand-set lengths."""
+    stored = {UNCLIPPED: Rows.load(DATA / "horizon.jsonl"), realistic.PART: Rows.load(DATA / "realistic.jsonl")}
+    names, lines = ("linear 0", "linear 0.02", "linear 0.1", "linear 0.4"), []
+    groups: dict[tuple[str, Cell], list[int]] = defaultdict(list)
+    for run in (*_judged(), *_at_three_times(), *_longest()):
+        if run in rows and run.schedule == rule(run.cell.optimizer):
+            groups[run.part, run.cell].append(run.seed)
+    for (part, cell), seeds in groups.items():
+        every = Rows(
+            [*stored[part], *({**row, "schedule": DEFAULT} if row["schedule"] == EARLIER else row for row in rows)]
+        )
+        ours = rows.runs(part, cell, rule(cell.optimizer), seeds)
+        lengths = statistics.fmean(row["warmup_steps"] for row in ours.values()) / cell.steps
+        losses = [_mean(rows.losses(part, cell, rule(cell.optimizer)), seeds)]
+        losses += [_mean(every.losses(part, cell, name), seeds) for name in (DEFAULT, *names)]
+        lines.append(["as people train" if part == realistic.PART else "without clipping", cell.optimizer,
+                      f"{cell.steps:,}", f"{cell.lr:g}", len(seeds), f"{100 * lengths:.1f}", *losses])  # fmt: skip
+    return comma_separated(
+        ["LLaMA on bytes", "optimizer", "T", "peak rate", "seeds", "its warm-up, % of T", "default", "earlier",
+         *map(title, names)], lines,
+    )  # fmt: skip
+
+
+def _mean(losses: Losses, seeds: Sequence[int]) -> str:
+    return f"{mean_loss(losses, seeds):.3f}" if {*seeds} <= losses.keys() else "–"
+
+
+def rates_table(rows: Rows) -> str:
+    """CSV: the sensitivity to the peak rate: mean over rates of the loss over the method's best, at most f(x0)."""
+    stored = Rows.load(DATA / "realistic.jsonl")
+    seed = realistic.TUNING_SEED
+    lines = []
+    for name in ("default", "earlier", "linear 0", "linear 0.02", "linear 0.1", "linear 0.4", "tenth 0.5"):
+        found = []
+        for optimizer in OPTIMIZERS:
+            cells = [Cell(realistic.TASK, optimizer, 4_000, lr) for lr in horizon.RATES[optimizer]]
+            source, known = (
+                (rows, rule(optimizer)) if name == DEFAULT else (stored, DEFAULT if name == EARLIER else name)
+            )
+            losses = [source.losses(realistic.PART, cell, known, [seed])[seed] for cell in cells]
+            first = stored.first_loss(realistic.PART, cells[0], "linear 0", [seed])
+            found.append(statistics.fmean(min(loss, first) - min(losses) for loss in losses))
+        lines.append([title(name), *(f"{one:.3f}" for one in found), f"{statistics.fmean(found):.3f}"])
+    return comma_separated(["warm-up", *OPTIMIZERS, "mean"], lines)
+
+
+def _mean_and_worst(costs: Sequence[float]) -> str:
+    return f"{statistics.fmean(costs):.2f} ({max(costs):.1f})"
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Make the missing runs of the named stages, or list what is left of all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -183,6 +278,10 @@ def main(argv: Sequence[str] | None = None) -> None:
                     append(ROWS, make(run))
     if not given.list:
         tidy(ROWS)
+    rows = Rows.load(ROWS)
+    print(short_table(rows), long_table(rows), sep="\n")
+    if all(run in rows for run in _rates()):
+        print(rates_table(rows))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,290 @@
+"""Whether the optimizer's geometry should decide how long to warm up: Δ' as the paper calibrates it, by geometry.
+
+    python -m studies.geometry STAGE...         make what is left of these stages, and store a row as each run finishes
+    python -m studies.geometry --list           say what is left
+
+Until now the warm-up ended when half of the first gap Δ0 was gone, under every optimizer, and the loss was averaged
+over 5 % of the run. A candidate ("rule SHARE") takes Δ' = SHARE·Δ0. The paper's calibration of its LLaMA-124M (eq. 10,
+div 100) gives 0.10 for the sign geometry, 0.32 for the spectral and 0.22 for the Frobenius geometry; the authors' own
+quadrature gave 0.05 for the first. The loss is averaged over 5 % of the run up to 4,000 updates, and over 1 % from
+20,000 updates on (200 updates between them). The time limit is half of a run up to 8,000 updates, and a third from
+12,000 on (4,000 updates between them). What was the default is "earlier".
+
+The candidates, six at most: 0.10, 0.32 and 0.22; 0.05 for the sign geometry; a third for both others beside it; AdamW,
+which has no geometry of the theory, with the sign geometry's share, with a third, or with the earlier half; and an
+average over 200 updates in all longer runs, which is tried in the closed loop alone.
+
+**The judgement, written before the first run.** The measure is the cost of `regret`, in percent of the progress.
+
+(a) `closed`: the 24 published settings of the paper's authors (124M and 210M parameters). A model of the loss, fitted
+    to public runs and to each setting's final loss, meets the rule in a closed loop. The length that comes out is
+    priced on the authors' own curve of hand-set lengths. No setting under Lion may end below the length from which
+    their runs converge. It is computed first, for it costs no run: with 0.10 Lion at 210M would end its warm-up
+    after 7,000 to 10,000 of 64,000 and 128,000 updates, where 15,000 diverged, and with 0.22 normSGD would take 10 to
+    50 % where 0.1 to 9 % are best. So 0.05 and a third are run.
+(b) `short`: the 70 settings of the warm-up study and the 55 on unseen tasks, against the earlier default on the same
+    two or three seeds, on which the best hand-set length was chosen, and no candidate.
+(c) `long`, `hot`, `longest`: LLaMA on bytes, without clipping and as people train, 16,000 updates at the tuned rate on
+    two seeds and at three times that rate on one, 64,000 on one. Candidates for AdamW and Lion are chosen on seed 0
+    (`choice`), and judged on others.
+(d) `rates`: the sensitivity to the rate, LLaMA on bytes as people train, 4,000 updates, five rates, one seed.
+
+Accepted is the candidate that is no worse than the earlier default by more than 0.1 % in the mean of (b) and 1 % at
+worst beyond its worst there, better in the mean of (c) and of (a), and diverges nowhere that a hand-set length does
+not. If none is accepted, the best one by (a) and (c) is taken for runs of 16,000 updates and more alone, and the page
+says why. The plan is cut to about four CPU-hours: three times the rate has one seed and one bed.
+"""
+
+import argparse
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from autowarm.lab.analysis.markdown import comma_separated
+from autowarm.lab.analysis.statistics import Estimate, Losses
+from autowarm.schedule import core, planning
+
+from .cells import DEFAULT, Setting, title
+from .in_process import trained
+from .pages.insurance import long_settings
+from .plans import horizon, realistic
+from .regret import judged
+from .rows import Cell, PlannedRow, Row, Rows, append, tidy
+from .runs import run_of
+from .statistics import mean_loss, regret
+
+DATA = Path("docs/data/studies")
+ROWS = DATA / "geometry.jsonl"
+SHARES = {"muon": 0.333, "lion": 0.05, "signsgd": 0.05, "normsgd": 0.333, "adamw": 0.05}
+"""Δ'/Δ0 by optimizer; AdamW counts as sign geometry."""
+EARLIER = "earlier"
+UNCLIPPED = "cells"
+OPTIMIZERS = ("lion", "adamw", "muon", "normsgd")
+
+
+def rule(optimizer: str) -> str:
+    """The name of the candidate that is judged."""
+    return f"rule {SHARES[optimizer]:g}"
+
+
+@contextmanager
+def constants(schedule: str) -> Iterator[str]:
+    """The rule with the constants that a schedule names; yields the name by which `run_of` knows it."""
+    match schedule.split():
+        case ["rule", share]:
+            with mock.patch.dict(planning.PEAK_SHARES, dict.fromkeys(planning.PEAK_SHARES, float(share))):
+                yield DEFAULT
+        case ["earlier"]:
+            half = dict.fromkeys(planning.PEAK_SHARES, 0.5)
+            then = {"AVERAGES": (0.05, 1, 0.05), "MIDDLING": 2_000, "LONG": 0.2}
+            with mock.patch.dict(planning.PEAK_SHARES, half), mock.patch.multiple(core, **then):
+                yield DEFAULT
+        case _:
+            yield schedule
+
+
+def make(planned: PlannedRow) -> Row:
+    """Make a run in this process."""
+    with constants(planned.schedule) as known:
+        return trained(planned, run_of(PlannedRow(planned.part, planned.cell, known, planned.seed)))
+
+
+def _long(steps: int) -> list[Cell]:
+    """LLaMA on bytes without clipping, at the rates that the horizon study tuned."""
+    [grid] = [grid for grid in horizon.GRIDS if grid.horizons == (steps,)]
+    found = {cell.optimizer: cell for cell in grid.cells(Rows.load(DATA / "horizon.jsonl"))}
+    return [found[name] for name in OPTIMIZERS]
+
+
+def _as_people_train(steps: int) -> list[Cell]:
+    """The same with clipping and weight decay, at the rates tuned for the earlier default."""
+    rows = Rows.load(DATA / "realistic.jsonl")
+    rates = {name: realistic.best_rate(rows, name, steps, DEFAULT) for name in OPTIMIZERS}
+    return [Cell(realistic.TASK, name, steps, lr) for name, lr in rates.items()]
+
+
+def _hot(cell: Cell) -> Cell:
+    return Cell(cell.task, cell.optimizer, cell.steps, float(f"{3 * cell.lr:.3g}"))
+
+
+def short_settings() -> list[Setting]:
+    """The settings of (b) up to 4,000 updates."""
+    new = [
+        one for study in ("fresh", "unseen") for one in judged(DATA.parent, study) if one.setting.cell.steps >= 1_000
+    ]
+    return [one.setting for one in [*long_settings(DATA.parent), *new] if one.setting.cell.steps <= 4_000]
+
+
+def _choice() -> list[PlannedRow]:
+    candidates = {"adamw": ("rule 0.05", "rule 0.333", "rule 0.5"), "lion": ("rule 0.1", "rule 0.05")}
+    return [
+        PlannedRow(UNCLIPPED, cell, name, 0) for cell in _long(16_000) for name in candidates.get(cell.optimizer, ())
+    ]
+
+
+def _judged() -> list[PlannedRow]:
+    return [
+        *(PlannedRow(UNCLIPPED, cell, rule(cell.optimizer), seed) for seed in (10, 11) for cell in _long(16_000)),
+        *(
+            PlannedRow(realistic.PART, cell, rule(cell.optimizer), seed)
+            for seed in realistic.TEST_SEEDS[:2]
+            for cell in _as_people_train(16_000)
+        ),
+    ]
+
+
+def _at_three_times() -> list[PlannedRow]:
+    return [
+        PlannedRow(UNCLIPPED, _hot(cell), name, 10)
+        for cell in _long(16_000)
+        for name in (rule(cell.optimizer), EARLIER, "linear 0.1", "linear 0.4")
+    ]
+
+
+def _longest() -> list[PlannedRow]:
+    return [PlannedRow(UNCLIPPED, cell, rule(cell.optimizer), 0) for cell in _long(64_000)]
+
+
+def _rates() -> list[PlannedRow]:
+    return [
+        PlannedRow(realistic.PART, Cell(realistic.TASK, name, 4_000, lr), rule(name), realistic.TUNING_SEED)
+        for name in OPTIMIZERS
+        for lr in horizon.RATES[name]
+    ]
+
+
+def _short() -> list[PlannedRow]:
+    """Seed by seed, so that a part of the runs is a complete design; no candidate was chosen on any of them."""
+    return [
+        PlannedRow("cells", one.cell, rule(one.cell.optimizer), one.seeds.choice[place])
+        for place in range(3)
+        for one in short_settings()
+        if place < len(one.seeds.choice)
+    ]
+
+
+STAGES = {
+    "choice": _choice, "long": _judged, "hot": _at_three_times, "longest": _longest, "rates": _rates, "short": _short,
+}  # fmt: skip
+
+
+def paired(rows: Rows, setting: Setting, stored: Rows) -> tuple[float, float] | None:
+    """What the candidate and the earlier default cost in a setting, on the seeds that have been run; None without any.
+
+    The cost is that of `regret`, against the best hand-set length on the same seed.
+    """
+    cell, best = setting.cell, setting.best(stored)
+    ours = rows.losses("cells", cell, rule(cell.optimizer))
+    theirs, least = (stored.losses("cells", cell, name) for name in (DEFAULT, best))
+    seeds = [seed for seed in ours if seed in theirs and seed in least]
+    if not seeds:
+        return None
+    first = stored.first_loss("cells", cell, best, seeds)
+    low = statistics.fmean(least[seed] for seed in seeds)
+    now, before = (statistics.fmean(regret(some[seed], low, first) for seed in seeds) for some in (ours, theirs))
+    return now, before
+
+
+def short_table(rows: Rows) -> str:
+    """CSV: what the candidate and the earlier default cost in short runs, by optimizer and in all."""
+    stored = {name: Rows.load(DATA / f"{name}.jsonl") for name in ("warm-up", "horizon", "fresh", "unseen")}
+    new = {one.setting.cell for study in ("fresh", "unseen") for one in judged(DATA.parent, study)}
+    costs: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for setting in short_settings():
+        [source] = [some for some in stored.values() if some.runs("cells", setting.cell, DEFAULT)][:1]
+        if (both := paired(rows, setting, source)) is not None:
+            kind = "unseen tasks" if setting.cell in new else "the study's settings"
+            for key in ((kind, setting.cell.optimizer), (kind, "all")):
+                costs[key].append(both)
+    lines = []
+    for (kind, optimizer), some in sorted(costs.items(), key=lambda item: (item[0][0], item[0][1] == "all")):
+        now, before = zip(*some, strict=True)
+        change = Estimate(tuple(x - y for x, y in some))
+        lines.append([kind, optimizer, len(some), _mean_and_worst(now), _mean_and_worst(before),
+                      f"{change.mean:+.2f} ± {change.stderr:.2f}", f"{max(change.values):+.1f}"])  # fmt: skip
+    return comma_separated(
+        ["settings", "optimizer", "n", "default (worst)", "earlier (worst)", "difference", "its worst"], lines
+    )
+
+
+def long_table(rows: Rows) -> str:
+    """CSV: LLaMA on bytes from 16,000 updates on: the candidate, the earlier default and hand-set lengths."""
+    stored = {UNCLIPPED: Rows.load(DATA / "horizon.jsonl"), realistic.PART: Rows.load(DATA / "realistic.jsonl")}
+    names, lines = ("linear 0", "linear 0.02", "linear 0.1", "linear 0.4"), []
+    groups: dict[tuple[str, Cell], list[int]] = defaultdict(list)
+    for run in (*_judged(), *_at_three_times(), *_longest()):
+        if run in rows and run.schedule == rule(run.cell.optimizer):
+            groups[run.part, run.cell].append(run.seed)
+    for (part, cell), seeds in groups.items():
+        every = Rows(
+            [*stored[part], *({**row, "schedule": DEFAULT} if row["schedule"] == EARLIER else row for row in rows)]
+        )
+        ours = rows.runs(part, cell, rule(cell.optimizer), seeds)
+        lengths = statistics.fmean(row["warmup_steps"] for row in ours.values()) / cell.steps
+        losses = [_mean(rows.losses(part, cell, rule(cell.optimizer)), seeds)]
+        losses += [_mean(every.losses(part, cell, name), seeds) for name in (DEFAULT, *names)]
+        lines.append(["as people train" if part == realistic.PART else "without clipping", cell.optimizer,
+                      f"{cell.steps:,}", f"{cell.lr:g}", len(seeds), f"{100 * lengths:.1f}", *losses])  # fmt: skip
+    return comma_separated(
+        ["LLaMA on bytes", "optimizer", "T", "peak rate", "seeds", "its warm-up, % of T", "default", "earlier",
+         *map(title, names)], lines,
+    )  # fmt: skip
+
+
+def _mean(losses: Losses, seeds: Sequence[int]) -> str:
+    return f"{mean_loss(losses, seeds):.3f}" if {*seeds} <= losses.keys() else "–"
+
+
+def rates_table(rows: Rows) -> str:
+    """CSV: the sensitivity to the peak rate: mean over rates of the loss over the method's best, at most f(x0)."""
+    stored = Rows.load(DATA / "realistic.jsonl")
+    seed = realistic.TUNING_SEED
+    lines = []
+    for name in ("default", "earlier", "linear 0", "linear 0.02", "linear 0.1", "linear 0.4", "tenth 0.5"):
+        found = []
+        for optimizer in OPTIMIZERS:
+            cells = [Cell(realistic.TASK, optimizer, 4_000, lr) for lr in horizon.RATES[optimizer]]
+            source, known = (
+                (rows, rule(optimizer)) if name == DEFAULT else (stored, DEFAULT if name == EARLIER else name)
+            )
+            losses = [source.losses(realistic.PART, cell, known, [seed])[seed] for cell in cells]
+            first = stored.first_loss(realistic.PART, cells[0], "linear 0", [seed])
+            found.append(statistics.fmean(min(loss, first) - min(losses) for loss in losses))
+        lines.append([title(name), *(f"{one:.3f}" for one in found), f"{statistics.fmean(found):.3f}"])
+    return comma_separated(["warm-up", *OPTIMIZERS, "mean"], lines)
+
+
+def _mean_and_worst(costs: Sequence[float]) -> str:
+    return f"{statistics.fmean(costs):.2f} ({max(costs):.1f})"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Make the missing runs of the named stages, or list what is left of all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
+    parser.add_argument("--list", action="store_true", help="say what is left")
+    given = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    for name in given.stages or STAGES:
+        plan = STAGES[name]()
+        left = [run for run in plan if run not in Rows.load(ROWS)]
+        print(f"{name}: {len(plan) - len(left)} of {len(plan)} runs made", flush=True)
+        if not given.list:
+            for run in left:
+                if run not in Rows.load(ROWS):
+                    append(ROWS, make(run))
+    if not given.list:
+        tidy(ROWS)
+    rows = Rows.load(ROWS)
+    print(short_table(rows), long_table(rows), sep="\n")
+    if all(run in rows for run in _rates()):
+        print(rates_table(rows))
+
+
+if __name__ == "__main__":
+    main()

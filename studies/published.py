@@ -170,21 +170,24 @@ def geometry_figure() -> Figure:
     figure = Figure(figsize=(7.6, 3.5), layout="constrained")
     panels: Sequence[Axes] = figure.subplots(1, 2, sharex=True)
     for axes, optimizer in zip(panels, ("muon", "lion"), strict=True):
-        for steps, colour in ((64_000, BLUE), (128_000, ORANGE)):
+        for steps, colour, above in ((64_000, BLUE, 1), (128_000, ORANGE, -1)):
             setting = Published("124M", 32, steps, optimizer)
             lengths, losses = zip(*points()[0][setting], strict=True)
-            axes.plot([100 * at / steps for at in lengths], losses, "o-", color=colour, ms=4, lw=1.2)
+            axes.plot([100 * at / steps for at in lengths], losses, "o-", color=colour, ms=4, lw=1.2,
+                      label=f"{steps:,} updates, by hand")  # fmt: skip
             updates, _ = length(setting, rule(setting))
             share, expected = 100 * updates / steps, cost(setting, updates) + min(losses)
-            axes.plot(share, expected, "*", color=colour, ms=17, mec="white", mew=0.8, zorder=3)
-            axes.annotate(f"default: {share:.1f}%", (share, expected), xytext=(0, 12), textcoords="offset points",
+            axes.plot(share, expected, "*", color=colour, ms=17, mec="white", mew=0.8, zorder=3, ls="",
+                      label="the default")  # fmt: skip
+            axes.annotate(f"{share:.2g}%", (share, expected), xytext=(0, 13 * above - 4), textcoords="offset points",
                           color=colour, ha="center", fontweight="bold", fontsize=10)  # fmt: skip
-            axes.annotate(f"{steps:,} updates", (100 * lengths[0] / steps, losses[0]), xytext=(0, -14),
-                          textcoords="offset points", color=colour, fontsize=10)  # fmt: skip
-        axes.set(xscale="log", xlabel="warm-up, % of the run", title=TITLES[optimizer])
+        axes.set(xscale="log", xlabel="warm-up, % of the run", title=f"{TITLES[optimizer]}, 124M", xlim=(0.03, 60))
+        axes.set_xticks([0.1, 1, 10], ["0.1", "1", "10"])
+        axes.margins(y=0.12)
     panels[0].set(ylabel="final validation loss")
+    panels[0].legend(loc="upper left", bbox_to_anchor=(0.0, 0.66), fontsize=9)
     panels[1].axhline(RUINED, color=GREY, lw=0.9, ls="--")
-    panels[1].annotate("above: ruined", (0, RUINED), xytext=(4, 4), xycoords=("axes fraction", "data"),
+    panels[1].annotate("above: diverged", (0, RUINED), xytext=(4, 4), xycoords=("axes fraction", "data"),
                        textcoords="offset points", color=INK, fontsize=10)  # fmt: skip
     return figure
 

@@ -94,16 +94,16 @@ def test_metrics_are_plain_and_follow_the_run(tensor: bool) -> None:
     }
     seen = []
     for t in range(100):
-        run(scheduler, falling(), [t])
+        run(scheduler, falling(pace=15.0), [t])
         seen.append(scheduler.metrics())
         assert {type(value) for value in seen[-1].values()} <= {int, float, str}
         assert json.loads(json.dumps(seen[-1])) == seen[-1]
     warm, decay = seen[10], seen[-1]
     assert (warm["phase"], warm["warmup_steps"]) == ("warmup", 11)
-    assert falling()(10) < warm["loss"] < falling()(8)
+    assert falling(pace=15.0)(10) < warm["loss"] < falling(pace=15.0)(8)
     assert warm["gap"] == pytest.approx(warm["loss"] - warm["target_loss"])
     assert (
-        warm["target_loss"] == scheduler.target_loss == pytest.approx(0.3 * falling()(8))
+        warm["target_loss"] == scheduler.target_loss == pytest.approx(0.3 * falling(pace=15.0)(8))
     )  # the lowest of the first ten
     assert warm["peak_gap"] == scheduler.profile.peak_gap
     assert warm["share"] == pytest.approx(warm["lr"] / PEAK)
@@ -118,12 +118,12 @@ def test_its_line(tensor: bool) -> None:
     assert repr(scheduler) == (
         "AdaptiveWarmup(warmup, update 0 of 100; lr 0.001 (0.1 of the peak); no loss yet; by update 50 at the latest)"
     )
-    run(scheduler, falling(), range(20))
+    run(scheduler, falling(pace=15.0), range(20))
     line = repr(scheduler)
     assert "warmup, update 20 of 100" in line
-    assert "f* = 2.368; warm-up ends at" in line
+    assert "f* = 1.884; warm-up ends at" in line
     assert line.endswith("by update 50 at the latest)")
-    run(scheduler, falling(), range(20, 100))
+    run(scheduler, falling(pace=15.0), range(20, 100))
     assert f"warm-up took {scheduler.warmup_steps} updates, ended by loss" in repr(scheduler)
     assert "\n" not in line
     assert "update 0 of an open run" in repr(made(tensor, None, decay="wso"))

@@ -190,7 +190,7 @@ def test_batches_without_a_label_are_no_evidence(empty: str, value: float) -> No
 
 
 def test_a_loss_that_truly_falls_to_nothing_ends_the_warm_up() -> None:
-    scheduler = given([5.0] * 20 + [1e-4] * 80)
+    scheduler = given([5.0] * 20 + [1e-4] * 200)
     assert scheduler.ended_by == "loss"
 
 

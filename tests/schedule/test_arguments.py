@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from autowarm import AdaptiveWarmup
+from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD
+from autowarm.optim import Together
 from autowarm.schedule import calibrate
 from tests.schedule.schedule_runs import PEAK, falling, make_optimizer, run, saved
 
@@ -50,8 +51,7 @@ def test_numbers_of_other_libraries_are_plain_ones() -> None:
     assert saved(scheduler) == scheduler.state_dict()
 
 
-DEFAULTS = {1: 1, 3: 2, 100: 50, 4_000: 2_000, 4_001: 2_000, 7_000: 2_000, 10_000: 2_000, 10_005: 2_001, 64_000: 12_800,
-            None: 2_000}  # fmt: skip
+DEFAULTS = {1: 1, 3: 2, 100: 50, 8_000: 4_000, 8_001: 4_000, 12_000: 4_000, 12_003: 4_001, 64_000: 21_334, None: 2_000}
 GIVEN = [(20, 20), (2, 2), (0.2, 20), (1, 100), (1.0, 100), (5000, 100)]  # a share or a number of updates
 
 
@@ -75,3 +75,31 @@ def test_a_whole_number_may_have_a_point(total_steps: Any) -> None:
     scheduler.extend(2e3)
     assert type(scheduler.total_steps) is int
     assert scheduler.total_steps == 2000
+
+
+GEOMETRIES = {
+    "Lion": (lambda p: Lion([p], lr=PEAK), 0.05),
+    "AdamW": (lambda p: torch.optim.AdamW([p], lr=PEAK), 0.05),
+    "RMSprop": (lambda p: torch.optim.RMSprop([p], lr=PEAK), 0.05),
+    "Muon": (lambda p: Muon([p], lr=PEAK), 1 / 3),
+    "torch's Muon": (lambda p: torch.optim.Muon([p], lr=PEAK), 1 / 3),
+    "NormSGD": (lambda p: NormSGD([p], lr=PEAK), 1 / 3),
+    "SGD": (lambda p: torch.optim.SGD([p], lr=PEAK), 1 / 3),
+    "Muon and AdamW": (lambda p: Together(torch.optim.AdamW([torch.nn.Parameter(torch.zeros(3))], lr=PEAK),
+                                          Muon([p], lr=PEAK)), 1 / 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_the_geometry_of_the_optimizer_decides_how_far_the_loss_must_fall(name: str) -> None:
+    make, share = GEOMETRIES[name]
+    scheduler = AdaptiveWarmup(make(torch.nn.Parameter(torch.zeros(4, 4))), 100)
+    run(scheduler, lambda t: 5.0, range(10))
+    assert (scheduler.profile.gap0, scheduler.profile.peak_gap) == pytest.approx((3.5, share * 3.5))
+
+
+@pytest.mark.parametrize(("total", "updates"), [(100, 5), (4_000, 200), (20_000, 200), (64_000, 640)])
+def test_the_loss_is_averaged_over_a_share_that_falls_with_the_length(total: int, updates: int) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), total)
+    run(scheduler, lambda t: 10.0 if t < 10 else 5.0, range(11))
+    assert scheduler.metrics()["loss"] == pytest.approx(10.0 - 5.0 / updates)

@@ -21,8 +21,8 @@ def test_everything_comes_four_updates_later_with_a_float_rate_as_with_a_tensor(
 ) -> None:
     late, tensor = made(), made(tensor=True)
     with warnings.catch_warnings(action="error"):  # waiting for a loss is no step without one
-        rates = run(late, falling(), range(T))
-    assert rates == pytest.approx(run(tensor, falling(), range(T)), rel=1e-12)
+        rates = run(late, falling(pace=15.0), range(T))
+    assert rates == pytest.approx(run(tensor, falling(pace=15.0), range(T)), rel=1e-12)
     monkeypatch.setattr(losses, "AT_ONCE", ("cpu",))
     at_once = made()
     # The same losses, four updates later, and none before.
@@ -30,7 +30,7 @@ def test_everything_comes_four_updates_later_with_a_float_rate_as_with_a_tensor(
         for t in range(T):
             assert rates[t] == at_once.optimizer.param_groups[0]["lr"], t
             at_once.optimizer.step()
-            at_once.step(falling()(t - losses.LATE) if t >= losses.LATE else None)
+            at_once.step(falling(pace=15.0)(t - losses.LATE) if t >= losses.LATE else None)
     assert late.ended_by == "loss"
 
 

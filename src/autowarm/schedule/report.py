@@ -170,7 +170,7 @@ class Report:
             (profile.peak_gap, profile.gap0, "-", "η(Δ), the warm-up"),
             (0.0, min(profile.peak_gap, profile.gap0), ":", "η(Δ), not followed"),
         ):
-            gaps = np.linspace(low, high, 250)[1:]
+            gaps = np.geomspace(max(low, 1e-3 * high), high, 250)  # close together at Δ', where the rate peaks
             ax.plot(fstar + gaps, profile(gaps), style, color="C0", label=name)
         ax.axvline(switch, linestyle="--", color="0.5", label=f"decay in time from loss {switch:.3g} on")
         ax.axhline(rate, linestyle="-.", color="0.3", label=f"rate now, {rate:.3g}")

@@ -63,7 +63,7 @@ def test_a_loss_told_in_another_way_is_the_same_loss(
         for t in range(40):
             for scheduler in (plain, other):
                 scheduler.optimizer.step()
-            plain.step(tell(other, falling()(t)))
+            plain.step(tell(other, falling(pace=8.0)(t)))
             assert other.get_last_lr() == pytest.approx(plain.get_last_lr(), rel=1e-6)
         assert other.ended_by == "loss"
     finally:

@@ -170,7 +170,7 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
     facts = {"shared": True, **facts}
     notes, columns = list(facts.pop("notes", ())), list(table)
     of_loss = _given(loss, columns, name) or _loss(table, name, notes)
-    table = _of_training(table, of_loss, notes)
+    _refuse_validation(table, of_loss, name)
     of_step = _given(step, columns, name) or _step(table, of_loss)
     of_rate = _given(lr, columns, name) or _rate(columns, notes)
     if of_step is not None and (_OTHER_COUNT.search(of_step.lower()) or (step is None and _of_samples(table, of_step))):
@@ -184,7 +184,7 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
         )
     if of_step == "batch":
         notes.append("the step counts batches: more than updates, if an update takes several")
-    epochs, counted = 1, of_step is None
+    counted = of_step is None
     if of_step is not None and table[of_step].numbers()[1]:
         table = table | {of_step: table[of_step].counts()}
     if of_step is None:
@@ -198,23 +198,24 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
         rows = table[of_loss].rows
         of_step, table = "step", table | {"step": Column(rows, np.arange(1.0, len(rows) + 1))}
     elif (epoch := _first(columns, _EPOCHS)) is not None:
-        table, epochs = _joined(table, of_step, epoch, [of_loss, of_rate], notes)
+        steps, epochs = table[of_step].within(table[of_loss].rows), table[epoch]
+        _, i, j = _shared(steps, epochs)
+        if ((np.diff(steps.numbers()[0][i]) < 0) & (np.diff(epochs.numbers()[0][j]) > 0)).any():
+            raise LogError(
+                f"{name}: the steps begin again in each epoch: pass steps that count the whole run's updates"
+            )
     losses, odd, rows = _series(table, of_step, of_loss, "losses", notes)
     if odd > len(losses[0]):
         raise LogError(f"{name}: {notes[-1]}: write them as 1234.5, or choose another column ({_listed(columns)})")
     if not len(losses[0]):
         raise LogError(f"{name}: the column {of_loss!r} has no number beside a {of_step!r} ({_listed(columns)})")
-    many = len(losses[0]) > 1 and np.median(np.diff(losses[0])) > 1
-    if many and "averaged" not in facts and _of_transformers(table, of_loss):
-        notes.append("the columns are those of transformers' Trainer, whose losses are means")
-        facts["averaged"] = True
     rates, odd, _ = _series(table, of_step, of_rate, "rates", notes) if of_rate is not None else (((), ()), 0, None)
     if odd > len(rates[0]):
         rates = (), ()
     if facts.pop("shared"):  # whatever was logged after the last loss shows how long the run went on
         later = table[of_step].numbers()[0][table[of_step].rows > rows[-1]]
         facts["end"] = max(later[np.isfinite(later)], default=None)
-    facts["planned"] = _planned(table, of_step, epochs)
+    facts["planned"] = _planned(table)
     facts["columns"] = [*([] if counted else [of_step]), of_loss, *([of_rate] if of_rate and len(rates[0]) else ())]
     return make_log(name, *losses, *(rates if len(rates[0]) else (None, None)), **facts, notes=notes)
 
@@ -231,61 +232,23 @@ def _of_samples(table: Table, step: str) -> bool:
     return bool(np.median(np.diff(at)) > first or (first >= 8 and first.bit_count() == 1))
 
 
-def _planned(table: Table, step: str, epochs: int) -> int | None:
+def _planned(table: Table) -> int | None:
     """T, where the log states it."""
-    key, times = next((key for key in table if TOTAL.search(plain(key))), None), 1
-    if step == "count" and "of" in table:
-        key = "of"
-        times = int(max([epochs, *table["epochs"].numbers()[0]])) if "epochs" in table else epochs
-    found = [x for x in table[key].numbers()[0].tolist() if x > 0 and x % 1 == 0] if key else []
-    return int(max(found) if key == "of" else found[-1]) * times if found else None
+    key = next((key for key in table if TOTAL.search(plain(key))), None)
+    totals = [x for x in table[key].numbers()[0].tolist() if x > 0 and x % 1 == 0] if key else []
+    return int(totals[-1]) if totals else None
 
 
-def _of_training(table: Table, loss: str, notes: list[str]) -> Table:
-    """The columns without rows of validation, where one such as "split" tells them from others with a loss."""
+def _refuse_validation(table: Table, loss: str, name: str) -> None:
+    """Rows of validation beside rows of training: their losses would be read as one curve."""
     for split in [column for column in table if plain(column) in _SPLITS]:
         rows, values = table[split]
         other = [row for row, of in zip(rows.tolist(), values, strict=True) if str(of).lower() in _NOT_TRAINING]
-        if other and not np.isin(table[loss].rows, other).all():
-            notes.append(f"{len(other):,} rows of validation, by the column {split!r}, are left out")
-            table = _within(table, np.setdiff1d(_rows_of(table.values()), other))
-    return table
-
-
-def _joined(table: Table, step: str, epoch: str, read: Sequence[str | None], notes: list[str]) -> tuple[Table, int]:
-    """Steps that go on where they begin again with a later epoch, and how many; a resume goes back in both."""
-    wanted = _rows_of([table[key] for key in read if key in table])
-    steps, epochs = table[step].within(wanted), table[epoch].within(wanted)
-    rows, i, j = _shared(steps, epochs)
-    at, when = steps.numbers()[0][i], epochs.numbers()[0][j]
-    finite = np.isfinite(at + when)
-    rows, at, when = rows[finite], at[finite], when[finite]
-    ahead, later = np.diff(at), np.diff(when)
-    if not (((ahead < 0) & (later > 0)) | ((ahead == 0) & (later >= 1))).any():
-        return table, 1
-    gaps = ahead[(later == 0) & (ahead > 0)]
-    every, starts, most = float(np.median(gaps) if len(gaps) else at[0]), [(-math.inf, 0.0)], 1
-    whole = float(max(table["of"].numbers()[0])) if step == "count" and "of" in table else None  # updates of an epoch
-    before, last, joined = 0.0, math.inf, []
-    for step_at, epoch_at in zip(at.tolist(), when.tolist(), strict=True):
-        if epoch_at > last and (step_at < before or (step_at == before and epoch_at - last >= 1)):
-            starts.append((epoch_at, starts[-1][1] + (before + every - step_at if whole is None else whole)))
-        while epoch_at < starts[-1][0]:
-            starts.pop()
-        joined.append(step_at + starts[-1][1])
-        most, before, last = max(most, len(starts)), step_at, epoch_at
-    notes.append(f"the step begins again in each of {most} epochs, so each goes on where the one before ended")
-    return table | {step: Column(rows, np.array(joined))}, most
-
-
-def _of_transformers(table: Table, loss: str) -> bool:
-    """Whether transformers' Trainer wrote it, for Weights & Biases or TensorBoard, or as rows with parts of epochs."""
-    if loss == "train/loss":
-        return "train/learning_rate" in table and ("train/global_step" in table or "train/epoch" in table)
-    if loss != "loss" or not {"loss", "learning_rate", "epoch", "step"} <= table.keys():
-        return False
-    epochs = table["epoch"].within(table["loss"].rows).numbers()[0]
-    return bool((epochs[np.isfinite(epochs)] % 1).any())
+        if other and 0 < np.isin(table[loss].rows, other).mean() < 1:
+            raise LogError(
+                f"{name}: the column {split!r} has rows of validation among those of training: leave them out, or give "
+                "their loss a column of its own"
+            )
 
 
 def _series(

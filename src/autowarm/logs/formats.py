@@ -21,7 +21,6 @@ _SCALARS = ["Wall time", "Step", "Value"]  # one metric, as TensorBoard gives it
 # How JSON begins, and neither a line with a time in brackets nor a dictionary that Python prints.
 _JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[\[{\]])")
 _MANY = 10_000  # rows, from which on a table of numbers alone is read at once
-_TIMES = 1e9  # what is larger in a first column is a time, not a step
 
 
 def logs_in(text: str, name: str, **options: Any) -> list[Log]:
@@ -94,15 +93,13 @@ def _table(text: str, name: str) -> tuple[Table, list[str]]:
         return [[cell.strip() for cell in row] for row in rows]
 
     [header], begin, notes = cells(lines[:1]), 1, []
-    if (first := number(header[0])) is not None:
+    if number(header[0]) is not None:
         if len(header) > len(_NAMES):
             raise LogError(
                 f"{name}: {len(header)} columns without a header: give them names in a first line, such as step,loss,lr"
             )
         names = ["loss"] if len(header) == 1 else list(_NAMES[: len(header)])
-        if len(header) == len(_NAMES) and first > _TIMES:  # a metric's file of MLflow
-            names = ["Wall time", "Value", "Step"]
-        elif len(header) == len(_NAMES):
+        if len(header) == len(_NAMES):
             notes.append(f"the table has no header: its columns are taken as {', '.join(_NAMES)}")
         header, begin = names, 0
     if len(lines) == begin:

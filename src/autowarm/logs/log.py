@@ -232,8 +232,8 @@ def _refuse_restarts(name: str, at: Array) -> None:
     ends = np.append(at[starts - 1], at[-1])
     if len(starts) and np.median(ends) > _ALIKE * ends.max():
         raise LogError(
-            f"{name}: the steps begin again, {len(starts)} times: pass steps that count the whole run's updates, or a "
-            "column 'epoch' if these are epochs, or one run alone"
+            f"{name}: the steps begin again, {len(starts)} times: pass steps that count the whole run's "
+            "updates, or one run alone"
         )
 
 

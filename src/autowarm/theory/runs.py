@@ -46,7 +46,7 @@ class Run:
 def descend(
     problem: CompositeProblem | FiniteSum,
     x0: Tensor,
-    rate: Callable[[float], float | Array],
+    rate: Callable[..., float | Array],
     steps: int,
     *,
     weight_decay: float = 0.0,

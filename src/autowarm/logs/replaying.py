@@ -93,7 +93,7 @@ def replay(
             "give a file, a Log, a DataFrame, or a tuple (steps, losses) or (steps, losses, rates), got "
             f"{type(log).__name__}"
         )
-    if not chosen.told and chosen.begins > max(1, _LATE * chosen.total_steps):
+    if not chosen.first_loss_given and chosen.begins > max(1, _LATE * chosen.total_steps):
         raise LogError(
             f"{chosen.name}: the losses begin at update {chosen.begins:,} of {chosen.total_steps:,}, and the warm-up "
             "is over by then: give an earlier log, or the loss at update 1 with first_loss= (--first-loss)"

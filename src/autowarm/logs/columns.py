@@ -24,8 +24,10 @@ class Column(NamedTuple):
 
     def within(self, rows: NDArray[np.int64]) -> "Column":
         """Only the cells in these rows."""
-        kept = np.isin(self.rows, rows)
-        return self if kept.all() else Column(self.rows[kept], [self.values[int(i)] for i in np.flatnonzero(kept)])
+        wanted = np.isin(self.rows, rows)
+        return (
+            self if wanted.all() else Column(self.rows[wanted], [self.values[int(i)] for i in np.flatnonzero(wanted)])
+        )
 
     def counts(self) -> "Column":
         """Without what stands between thousands, as in 1,500; of [epoch, step], the last of the longest lists."""
@@ -36,9 +38,9 @@ class Column(NamedTuple):
     def numbers(self) -> tuple[NDArray[np.float64], list[int]]:
         """The values as numbers, NaN for null; and the places of those that are no numbers, such as a word."""
         try:
-            found = np.asarray(self.values, dtype=np.float64)
-            if found.ndim == 1:
-                return found, []
+            array = np.asarray(self.values, dtype=np.float64)
+            if array.ndim == 1:
+                return array, []
         except (TypeError, ValueError, OverflowError):
             pass
         each = [number(value) for value in self.values]
@@ -72,7 +74,7 @@ _WIDE = re.compile(r"^(?P<run>.+) - (?P<column>.+?)(?P<extreme>__MIN|__MAX)?$")
 
 def table_of(records: Iterable[Record]) -> Table:
     """The columns of rows, where a value that a row lacks was not logged; one within another is named "outer/inner"."""
-    found: dict[str, tuple[list[int], list[Any]]] = {}
+    cells: dict[str, tuple[list[int], list[Any]]] = {}
 
     def put(key: str, start: int, values: Sequence[Any]) -> None:
         if dict in set(map(type, values)):
@@ -80,9 +82,9 @@ def table_of(records: Iterable[Record]) -> Table:
                 for name, inner in value.items() if type(value) is dict else [("", value)]:
                     put(f"{key}/{name}" if name else key, row, [inner])
             return
-        rows, others = found.setdefault(key, ([], []))
+        rows, cell_values = cells.setdefault(key, ([], []))
         rows.extend(range(start, start + len(values)))
-        others.extend(values)
+        cell_values.extend(values)
 
     row = 0
     for keys, group in groupby(records, tuple):  # rows in a row with the same columns, all at once
@@ -90,7 +92,7 @@ def table_of(records: Iterable[Record]) -> Table:
         for key in keys:
             put(key, row, [record[key] for record in alike])
         row += len(alike)
-    return {key: Column(np.array(rows), _at_once(values)) for key, (rows, values) in found.items()}
+    return {key: Column(np.array(rows), _at_once(values)) for key, (rows, values) in cells.items()}
 
 
 def _at_once(values: list[Any]) -> Sequence[Any] | NDArray[np.float64]:
@@ -117,9 +119,9 @@ def logs_of(
     """
     runs = _split(table, loss)
     logs, failed = [], []
-    for run, own in runs.items():
+    for run, columns in runs.items():
         try:
-            logs.append(_log(own, f"{name}: {run}" if len(runs) > 1 else name, loss, step, lr, facts))
+            logs.append(_log(columns, f"{name}: {run}" if len(runs) > 1 else name, loss, step, lr, facts))
         except LogError as error:
             failed.append(error)
     if not logs:
@@ -129,15 +131,15 @@ def logs_of(
 
 def _split(table: Table, loss: str | None) -> dict[str, Table]:
     """The columns of each run, by its name."""
-    wide = [found for column in table if (found := _WIDE.match(column))]
+    wide = [match for column in table if (match := _WIDE.match(column))]
     if wide and loss not in table and _first(table, _LOSSES) is None:
-        apart: dict[str, Table] = {}
-        for run in dict.fromkeys(found["run"] for found in wide):
-            own = {m["column"]: table[m.string] for m in wide if m["run"] == run and not m["extreme"]}
+        tables: dict[str, Table] = {}
+        for run in dict.fromkeys(match["run"] for match in wide):
+            columns = {m["column"]: table[m.string] for m in wide if m["run"] == run and not m["extreme"]}
             shared = {key: column for key, column in table.items() if not _WIDE.match(key)}
-            shared = _within(shared, _rows_of(own.values())) if own else {}
-            apart[run] = shared | own
-        return apart
+            shared = _within(shared, _rows_of(columns.values())) if columns else {}
+            tables[run] = shared | columns
+        return tables
     key = next((column for column in table if plain(column) in _RUNS), None)
     if key is None:
         return {"": table} if table else {}
@@ -163,7 +165,7 @@ def _shared(one: Column, other: Column) -> tuple[NDArray[np.int64], NDArray[np.i
 
 
 def _within(table: Table, rows: NDArray[np.int64]) -> Table:
-    return {key: kept for key, column in table.items() if len((kept := column.within(rows)).rows)}
+    return {key: cells for key, column in table.items() if len((cells := column.within(rows)).rows)}
 
 
 def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | None, facts: Any) -> Log:
@@ -258,15 +260,15 @@ def _series(
     rows, i, j = _shared(table[step], table[column])
     (at, no_step), (values, no_value) = table[step].numbers(), table[column].numbers()
     odd = np.isin(i, no_step) | np.isin(j, no_value)
-    kept = ~odd & ~np.isnan(at[i])
+    usable = ~odd & ~np.isnan(at[i])
     if odd.any():
         at_first = int(np.flatnonzero(odd)[0])
         bad = table[column].values[j[at_first]] if j[at_first] in no_value else table[step].values[i[at_first]]
         notes.append(
-            f"{odd.sum()} of {odd.sum() + kept.sum()} {what} or their steps are no numbers and left out (the first: "
+            f"{odd.sum()} of {odd.sum() + usable.sum()} {what} or their steps are no numbers and left out (the first: "
             f"{str(bad)[:30]!r})"
         )
-    return (at[i][kept], values[j][kept]), int(odd.sum()), rows
+    return (at[i][usable], values[j][usable]), int(odd.sum()), rows
 
 
 def number(value: Any) -> float | None:
@@ -290,8 +292,8 @@ def _listed(columns: Sequence[str]) -> str:
 
 
 def _first(columns: Iterable[str], names: Sequence[str]) -> str | None:
-    found = {plain(column): column for column in reversed([*columns])}
-    return next((found[name] for name in names if name in found), None)
+    column_by_name = {plain(column): column for column in reversed([*columns])}
+    return next((column_by_name[name] for name in names if name in column_by_name), None)
 
 
 def _given(wanted: str | None, columns: Sequence[str], name: str) -> str | None:

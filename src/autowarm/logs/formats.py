@@ -33,8 +33,8 @@ def logs_in(text: str, name: str, **options: Any) -> list[Log]:
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError):
-        found, notes = _lines(text, name)
-        return _logs_of_objects(found, name, notes=notes, **options)
+        objects, notes = _lines(text, name)
+        return _logs_of_objects(objects, name, notes=notes, **options)
     if isinstance(whole, dict) and isinstance(whole.get("log_history"), list):
         # Of transformers' Trainer, where a loss is the mean of the updates since the one logged before.
         history = [*_objects(whole["log_history"], name), {"max_steps": whole.get("max_steps")}]
@@ -42,10 +42,10 @@ def logs_in(text: str, name: str, **options: Any) -> list[Log]:
     return _logs_of_objects(whole if isinstance(whole, list) else [whole], name, **options)
 
 
-def _logs_of_objects(found: Sequence[Any], name: str, **options: Any) -> list[Log]:
-    if found and all(isinstance(row, list) and len(row) == len(_SCALARS) for row in found):
-        found = [dict(zip(_SCALARS, row, strict=True)) for row in found]
-    rows = _objects(found, name)
+def _logs_of_objects(objects: Sequence[Any], name: str, **options: Any) -> list[Log]:
+    if objects and all(isinstance(row, list) and len(row) == len(_SCALARS) for row in objects):
+        objects = [dict(zip(_SCALARS, row, strict=True)) for row in objects]
+    rows = _objects(objects, name)
     if len(rows) == 1 and any(isinstance(value, list) for value in rows[0].values()):
         # One object with a list for each column.
         lists = {key: value for key, value in rows[0].items() if isinstance(value, list)}
@@ -53,13 +53,13 @@ def _logs_of_objects(found: Sequence[Any], name: str, **options: Any) -> list[Lo
     return logs_of(table_of(rows), name, **options)
 
 
-def _objects(found: Any, name: str) -> list[Mapping[str, Any]]:
-    if not found or not all(isinstance(row, dict) for row in found):
+def _objects(values: Any, name: str) -> list[Mapping[str, Any]]:
+    if not values or not all(isinstance(row, dict) for row in values):
         raise LogError(
             f"{name}: this JSON holds no rows: a log is a list of objects, an object a line, or transformers' "
             "trainer_state.json"
         )
-    return list(found)
+    return list(values)
 
 
 def _lines(text: str, name: str) -> tuple[list[Any], list[str]]:

@@ -76,22 +76,22 @@ def table_of_words(text: str) -> tuple[Table, list[str]]:
         row = _pairs(line)
         losses = frozenset(key for key in row if LIKE_A_LOSS.search(plain(key)) and not key.startswith("val "))
         keras = keras or (bool(losses) and _KERAS.search(line) is not None)
-        if losses and (found := _RANK.search(line)):
-            rank = rank or found[1]
-            if found[1] != rank:
+        if losses and (of_rank := _RANK.search(line)):
+            rank = rank or of_rank[1]
+            if of_rank[1] != rank:
                 other_ranks += 1
                 continue
-        here = {key: row[key] for key in row if key in _PLACES or key in ("epoch", "of")}
-        if here.keys() - {"epoch", "of"}:
+        named = {key: row[key] for key in row if key in _PLACES or key in ("epoch", "of")}
+        if named.keys() - {"epoch", "of"}:
             place = {"epoch": place["epoch"]} if "epoch" in place else {}
-        place |= here
+        place |= named
         row = place | row
         if losses or any(key == "epochs" or _WORTH.search(plain(key)) for key in row):
             rows.append(row)
-            own = frozenset(key for key in losses if not OTHER_LOSS.search(plain(key)))
-            kinds.append((own, frozenset(place) & _PLACES) if own else None)
-        elif here.keys() & _PLACES - {"count"}:
-            rows.append(here)
+            training = frozenset(key for key in losses if not OTHER_LOSS.search(plain(key)))
+            kinds.append((training, frozenset(place) & _PLACES) if training else None)
+        elif named.keys() & _PLACES - {"count"}:
+            rows.append(named)
             kinds.append(None)
     if keras:
         notes.append("Keras prints the mean loss of the epoch so far, which falls later than the losses themselves")
@@ -130,7 +130,7 @@ def _pairs(line: str) -> dict[str, Any]:
         line = pattern.sub(new, line)
     line = _SOURCE.sub(" ", _TIME.sub(" ", line))
     other, counts = _PHASE.search(line), line
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for pair in _PAIR.finditer(line):
         key, value, of = pair["key"], pair["value"], pair["of"]
         name = plain(key)
@@ -145,10 +145,10 @@ def _pairs(line: str) -> dict[str, Any]:
         elif LIKE_A_LOSS.search(name) and other and other.start() <= pair.start("key"):
             key = f"val {key}"
         if of and total:
-            found.setdefault(total, int(of.replace(",", "")))
+            numbers.setdefault(total, int(of.replace(",", "")))
         if key in _PLACES or key == "epoch" or TOTAL.search(name):
             value = value.replace(",", "")
-        found.setdefault(key, value)
-    if "of" not in found and (count := _COUNT.search(counts)):
-        found |= {"count": int(count[1]), "of": int(count[2])}
-    return found
+        numbers.setdefault(key, value)
+    if "of" not in numbers and (count := _COUNT.search(counts)):
+        numbers |= {"count": int(count[1]), "of": int(count[2])}
+    return numbers

@@ -126,16 +126,16 @@ READ: dict[str, tuple[str, dict[str, str], str, list[float], list[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "named", "chosen", "losses", "said"), READ.values(), ids=READ)
+@pytest.mark.parametrize(("text", "named", "chosen", "losses", "notes"), READ.values(), ids=READ)
 def test_what_is_read_and_what_is_said_of_it(
-    text: str, named: dict[str, str], chosen: str, losses: list[float], said: list[str]
+    text: str, named: dict[str, str], chosen: str, losses: list[float], notes: list[str]
 ) -> None:
     log = only(text, **named)
     assert log.losses.tolist() == losses
     assert log.chosen.startswith(f"{chosen}; ")
     assert log.rates is None or len(losses) != 3 or log.rates.tolist() == [0.1, 0.2, 0.2]
-    assert [note.startswith(words) for note, words in zip(log.notes, said, strict=False)] == [True] * len(said)
-    assert said or not log.notes
+    assert [note.startswith(words) for note, words in zip(log.notes, notes, strict=False)] == [True] * len(notes)
+    assert notes or not log.notes
 
 
 finite = st.floats(-1e6, 1e6, allow_subnormal=False).filter(bool)  # a first loss of 0 is left out

@@ -87,11 +87,11 @@ def test_a_log_that_begins_late_says_so_and_takes_a_first_loss() -> None:
     late = make_log("a", [50, 100, 150], [6.0, 5.0, 4.0])
     assert (late.updates[0], late.losses[0]) == (1, 6.0)
     assert "begins at update 50" in late.notes[0]
-    told = make_log("a", [50, 100, 150], [6.0, 5.0, 4.0], first_loss=10.8)
-    assert (told.updates[0], told.losses[0]) == (1, 10.8)
-    assert not any("begins" in note for note in told.notes)
-    assert any("every 50 updates" in note and "interpolated" in note for note in told.notes)
-    assert told.interpolated
+    with_first_loss = make_log("a", [50, 100, 150], [6.0, 5.0, 4.0], first_loss=10.8)
+    assert (with_first_loss.updates[0], with_first_loss.losses[0]) == (1, 10.8)
+    assert not any("begins" in note for note in with_first_loss.notes)
+    assert any("every 50 updates" in note and "interpolated" in note for note in with_first_loss.notes)
+    assert with_first_loss.interpolated
 
 
 def test_a_log_without_gaps_of_its_own_says_how_many_updates_have_no_loss() -> None:

@@ -34,9 +34,9 @@ def rate(step: int) -> float:
 STAMP = "2026-01-02 03:04:05,678"
 
 
-def filled(form: str | Callable[..., str], made: int, s: int, e: int = 0) -> str:
+def filled(form: str | Callable[..., str], update: int, s: int, e: int = 0) -> str:
     """A line of an update: its step s, loss x and rate r; a later loss, and counts of samples and of epochs."""
-    names = {"s": s, "x": loss(made), "r": rate(made), "e": e}
+    names = {"s": s, "x": loss(update), "r": rate(update), "e": e}
     if callable(form):
         return form(**names)
     names |= {"more": names["x"] + 1, "n": 64 * s, "p": s / 200, "half": s // 2, "before": s - 1, "since": s - 9}
@@ -276,8 +276,8 @@ def test_a_mean_over_the_epoch_so_far_is_said_to_be_one(name: str, line: str | N
 def test_a_data_frame_needs_no_pandas_of_ours() -> None:
     rows = [{"step": s, "loss": loss(s), "lr": rate(s), "val_loss": math.nan} for s in range(1, 101)]
     frame = SimpleNamespace(to_dict=lambda kind: rows if kind == "records" else None)
-    found = replay(frame, first_loss=None)
-    assert (found.log.chosen, found.log.total_steps) == ("step, loss, lr; 100 of 100 updates", 100)
+    result = replay(frame, first_loss=None)
+    assert (result.log.chosen, result.log.total_steps) == ("step, loss, lr; 100 of 100 updates", 100)
     assert replay(frame, total_steps=200).log.total_steps == 200
 
 
@@ -299,8 +299,8 @@ def test_how_long_a_run_was(text: str, total: int, note: str | None) -> None:
 @pytest.mark.parametrize("last", [101, 250, 400])
 def test_rates_on_other_steps_are_left_out(last: int) -> None:
     log = make_log("a", range(1, 101), [loss(s) for s in range(1, 101)], range(1, last + 1), np.ones(last))
-    said = f"the rates are not used: their steps go to {last}, those of the losses to 100"
-    assert (log.rates is None) == (last > 102) == (said in log.notes)
+    note = f"the rates are not used: their steps go to {last}, those of the losses to 100"
+    assert (log.rates is None) == (last > 102) == (note in log.notes)
 
 
 def test_what_begins_late_leads_with_it_or_is_refused() -> None:
@@ -330,11 +330,11 @@ def test_what_begins_late_leads_with_it_or_is_refused() -> None:
 )
 def test_one_answer_and_what_follows_from_it(used: int, falls: float, follows: str) -> None:
     steps = np.arange(1, 601)
-    found = replay((steps, 2.0 + 8.0 * np.exp(-steps / falls), np.minimum(1.0, steps / used)))
-    assert follows in found.answer
+    result = replay((steps, 2.0 + 8.0 * np.exp(-steps / falls), np.minimum(1.0, steps / used)))
+    assert follows in result.answer
     assert (
-        f"Your warm-up: {used} updates ({used / 6:.1f}%). Ours would have ended at {found.warmup_steps} ("
-        in found.answer
+        f"Your warm-up: {used} updates ({used / 6:.1f}%). Ours would have ended at {result.warmup_steps} ("
+        in result.answer
     )
 
 

@@ -98,6 +98,10 @@ READ: dict[str, tuple[str, dict[str, str], str, list[float], list[str]]] = {
         TABLE, {}, "step, loss, lr", CURVE, ["the table has no header: its columns are taken as step, loss, lr"],
     ),
     "two columns without a header": ("1 4\n2 3\n3 2\n", {}, "step, loss", CURVE, []),
+    "a speed, and no steps": (
+        json_lines(lambda s, x, r: {"tokens_per_sec": 512, "samples/s": 9, "loss": x, "lr": r}), {}, "loss, lr", CURVE,
+        ["no column counts updates, so each loss counts as one update"],
+    ),
     "one column": ("4\n3\n2\n", {}, "loss", CURVE, ["no column counts updates, so each loss counts as one update"]),
     "an epoch beside a step of the whole run": ("step,loss,epoch\n1,4,0.5\n2,3,1\n3,2,1.5\n", {}, "step, loss", CURVE, []),
     **{f"W&B's calls beside {name}": (
@@ -204,6 +208,12 @@ MALFORMED = {
     "step,dice_loss,ce_loss\n1,1,1\n2,1,1": "which is the loss, dice_loss or ce_loss\\?.*--loss",
     "step,val_loss\n1,1\n2,1": "no column looks like a training loss.*columns: step, val_loss",
     "epoch,loss\n1,4\n2,3": "a loss per epoch says too little",
+    **{
+        json_lines(
+            lambda s, x, r, name=name: {name: 512 * s, "loss": x, "lr": r}
+        ): f"no column counts updates .*, and '{name}' counts something else"
+        for name in ("tokens", "samples_seen", "Total Tokens")
+    },
     "step,loss\n1,high\n2,low": "2 of 2 losses or their steps are no numbers.*'high'.*columns: step, loss",
     "step,loss\n1,\n,4": "the column 'loss' has no number beside a 'step'",
     "1,2,3,4\n5,6,7,8": "4 columns without a header",

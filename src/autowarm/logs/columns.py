@@ -63,6 +63,7 @@ OTHER_LOSS = re.compile(
     r"(^|_)(val|valid|validation|eval|test|dev|aux|min|max|best)(_|$)|loss_(scale|scaler|scaling|weight|coef|coeff|factor)s?(_|$)"
 )
 _OTHER_COUNT = re.compile("samples|tokens")
+_SPEED = re.compile(r"(^|_)(per|s|sec|second)(_|$)")  # tokens_per_sec counts nothing
 TOTAL = re.compile(r"(^|_)(total|max|num_train|num_training)_(\w+_)?(steps|iters|iterations|updates)$|^iters$")
 _EPOCHS = ("epoch", "epochs", "train_epoch", "trainer_epoch")
 _SPLITS = ("split", "phase", "mode", "stage")
@@ -190,11 +191,13 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
     if of_step is not None and table[of_step].numbers()[1]:
         table = table | {of_step: table[of_step].counts()}
     if of_step is None:
-        if _first(columns, _EPOCHS) is not None:
-            other = "read trainer_state.json, which has them, or " if "grad_norm" in columns else ""
+        counts = [key for key in columns if _OTHER_COUNT.search(plain(key)) and not _SPEED.search(plain(key))]
+        if counts or _first(columns, _EPOCHS) is not None:
+            why = f"{counts[0]!r} counts something else" if counts else "a loss per epoch says too little"
+            instead = "read trainer_state.json, which has them, or " if "grad_norm" in columns else ""
             raise LogError(
-                f"{name}: no column counts updates ({_listed(columns)}), and a loss per epoch says too little: {other}"
-                "name the column with step= (--step)"
+                f"{name}: no column counts updates ({_listed(columns)}), and {why}: {instead}name the column with "
+                "step= (--step), or add one"
             )
         notes.append("no column counts updates, so each loss counts as one update")
         rows = table[of_loss].rows

@@ -83,10 +83,6 @@ READ: dict[str, tuple[str, dict[str, str], str, list[float], list[str]]] = {
         ["loss is read as the loss, and not train_loss; loss= (--loss) names another"],
     ),
     "the mean of a whole run": ("step,loss,train_loss\n1,4,\n2,3,\n3,2,\n3,,9\n", {}, "step, loss", CURVE, []),
-    **{f"rows of {other}": (
-        split(column, train, other), {}, "step, loss, lr", CURVE,
-        [f"3 rows of validation, by the column {column!r}, are left out"],
-    ) for column, train, other in (("split", "train", "val"), ("Phase", "", "Validation"), ("mode", "training", "test"))},
     "validation alone": ("split,step,loss\nval,1,9\nval,2,8\n", {}, "step, loss", [9.0, 8.0], []),
     **{f"{name}, a factor": (f"step,{name},lm_loss\n1,64,4\n2,32,3\n3,16,2\n", {}, "step, lm_loss", CURVE, [])
        for name in FACTORS},
@@ -102,6 +98,10 @@ READ: dict[str, tuple[str, dict[str, str], str, list[float], list[str]]] = {
         TABLE, {}, "step, loss, lr", CURVE, ["the table has no header: its columns are taken as step, loss, lr"],
     ),
     "two columns without a header": ("1 4\n2 3\n3 2\n", {}, "step, loss", CURVE, []),
+    "a speed, and no steps": (
+        json_lines(lambda s, x, r: {"tokens_per_sec": 512, "samples/s": 9, "loss": x, "lr": r}), {}, "loss, lr", CURVE,
+        ["no column counts updates, so each loss counts as one update"],
+    ),
     "one column": ("4\n3\n2\n", {}, "loss", CURVE, ["no column counts updates, so each loss counts as one update"]),
     "an epoch beside a step of the whole run": ("step,loss,epoch\n1,4,0.5\n2,3,1\n3,2,1.5\n", {}, "step, loss", CURVE, []),
     **{f"W&B's calls beside {name}": (
@@ -130,39 +130,16 @@ READ: dict[str, tuple[str, dict[str, str], str, list[float], list[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "named", "chosen", "losses", "said"), READ.values(), ids=READ)
+@pytest.mark.parametrize(("text", "named", "chosen", "losses", "notes"), READ.values(), ids=READ)
 def test_what_is_read_and_what_is_said_of_it(
-    text: str, named: dict[str, str], chosen: str, losses: list[float], said: list[str]
+    text: str, named: dict[str, str], chosen: str, losses: list[float], notes: list[str]
 ) -> None:
     log = only(text, **named)
     assert log.losses.tolist() == losses
     assert log.chosen.startswith(f"{chosen}; ")
     assert log.rates is None or len(losses) != 3 or log.rates.tolist() == [0.1, 0.2, 0.2]
-    assert [note.startswith(words) for note, words in zip(log.notes, said, strict=False)] == [True] * len(said)
-    assert said or not log.notes
-
-
-@pytest.mark.parametrize("first", [0, 1, 9])
-@pytest.mark.parametrize("every", [1, 10])
-def test_where_the_step_begins_again_with_each_epoch_the_epochs_are_joined(first: int, every: int) -> None:
-    steps = [(epoch, step) for epoch in range(4) for step in range(first, first + 100, every)]
-    rows = [f"{epoch},{step},{9 - i / 100},{i}" for i, (epoch, step) in enumerate(steps)]
-    log = only("\n".join(["epoch,step,loss,lr", *rows]))
-    logged = slice(-len(rows), None)  # a log that begins late has a loss at update 1 before its own
-    assert (np.diff(log.updates[logged]) == every).all()
-    assert log.losses[logged].tolist() == [9 - i / 100 for i in range(len(rows))]
-    assert log.rates is not None
-    assert log.rates[-1] == len(rows) - 1
-    assert log.notes[0].startswith("the step begins again in each of 4 epochs")
-
-
-def test_a_resume_among_epochs_goes_back_in_both_and_the_later_losses_count() -> None:
-    tries = [[(0, 9), (1, 9), (2, 5)], [(1, 9), (2, 9)]]  # the first crashed in epoch 2
-    rows = [(e, s) for tried in tries for e, last in tried for s in range(last + 1)]
-    log = only("\n".join(["epoch,step,loss", *(f"{e},{s},{i}" for i, (e, s) in enumerate(rows, start=1))]))
-    assert log.updates.tolist() == list(range(1, 31))
-    assert log.losses.tolist() == [*range(1, 11), *range(27, 47)]
-    assert any("resumed at step 10" in note for note in log.notes)
+    assert [note.startswith(words) for note, words in zip(log.notes, notes, strict=False)] == [True] * len(notes)
+    assert notes or not log.notes
 
 
 finite = st.floats(-1e6, 1e6, allow_subnormal=False).filter(bool)  # a first loss of 0 is left out
@@ -190,27 +167,6 @@ def test_a_trainers_state_knows_the_planned_length_and_holds_means() -> None:
     assert log.losses.tolist() == [8.0, 8.0, 7.0, 6.0]
 
 
-def test_the_trainers_columns_hold_means_in_other_forms_too() -> None:
-    state = [(s, 9.0 - s / 10, 1e-3, s / 80) for s in (10, 20, 30)]
-    history = [dict(zip(("step", "loss", "learning_rate", "epoch"), row, strict=True)) for row in state]
-    wandb = [
-        dict(zip(("train/global_step", "train/loss", "train/learning_rate", "train/epoch"), row, strict=True))
-        for row in state
-    ]
-    events = [{"step": row["train/global_step"], tag: row[tag]} for row in wandb for tag in list(row)[1:]]
-    for rows in (history, wandb, events):
-        log = only(json.dumps(rows))
-        assert (log.averaged, log.updates.tolist()) == (True, [1, 5, 15, 25])
-        assert any("begins at update 5, the middle of its first mean" in note for note in log.notes)
-        assert log.notes[0] == "the columns are those of transformers' Trainer, whose losses are means"
-    whole = [{**row, "step": i} for i, row in enumerate(history, start=1)]
-    by_hand = [{**row, "epoch": 1} for row in history]
-    other = [{"lr" if key == "learning_rate" else key: value for key, value in row.items()} for row in history]
-    for rows in (whole, by_hand, other):
-        log = only(json.dumps(rows))
-        assert (log.averaged, any("Trainer" in note for note in log.notes)) == (False, False)
-
-
 def test_a_chart_of_weights_and_biases_holds_several_runs() -> None:
     text = (
         '"Step","blue - train/loss","blue - train/loss__MIN","blue - train/loss__MAX","red - 2 - train/loss"\n'
@@ -234,10 +190,30 @@ MALFORMED = {
     " \n": "the file is empty",
     "#\n# here": "the file holds comments alone",
     "step,loss\n": "a header \\(step, loss\\) and no rows",
+    **{
+        split(
+            column, train, other
+        ): f"the column '{column}' has rows of validation among those of training: leave them out"
+        for column, train, other in (
+            ("split", "train", "val"),
+            ("Phase", "", "Validation"),
+            ("mode", "training", "test"),
+        )
+    },
+    **{
+        f"epoch,step,loss\n1,0,4\n1,1,3\n1,2,3\n{rows}": "the steps begin again in each epoch: pass steps that count"
+        for rows in ("2,0,2\n2,1,2\n2,2,1", "2,0,2\n2,1,1", "1.5,0,2\n1.5,1,1\n")
+    },
     "step,accuracy\n1,0.5\n2,0.6": "no column looks like a training loss.*--loss.*columns: step, accuracy",
     "step,dice_loss,ce_loss\n1,1,1\n2,1,1": "which is the loss, dice_loss or ce_loss\\?.*--loss",
     "step,val_loss\n1,1\n2,1": "no column looks like a training loss.*columns: step, val_loss",
     "epoch,loss\n1,4\n2,3": "a loss per epoch says too little",
+    **{
+        json_lines(
+            lambda s, x, r, name=name: {name: 512 * s, "loss": x, "lr": r}
+        ): f"no column counts updates .*, and '{name}' counts something else"
+        for name in ("tokens", "samples_seen", "Total Tokens")
+    },
     "step,loss\n1,high\n2,low": "2 of 2 losses or their steps are no numbers.*'high'.*columns: step, loss",
     "step,loss\n1,\n,4": "the column 'loss' has no number beside a 'step'",
     "1,2,3,4\n5,6,7,8": "4 columns without a header",

@@ -63,7 +63,7 @@ def test_a_step_that_comes_again_and_again_keeps_its_last_loss() -> None:
 
 def test_steps_that_begin_again_after_equal_stretches_are_no_resume() -> None:
     for steps in ([*range(100)] * 4, [*range(100)] * 2 + [*range(40)], [*range(10, 101, 10)] * 2, [*range(5)] * 9):
-        with pytest.raises(LogError, match="the steps begin again, .* times: pass steps that .* column 'epoch'"):
+        with pytest.raises(LogError, match="the steps begin again, .* times: pass steps that count"):
             make_log("a", steps, np.ones(len(steps)))
     restarted = make_log("a", [*range(30), *range(100)], np.arange(130.0))  # the first try crashed early
     assert restarted.losses.tolist() == np.arange(30.0, 130.0).tolist()
@@ -87,11 +87,11 @@ def test_a_log_that_begins_late_says_so_and_takes_a_first_loss() -> None:
     late = make_log("a", [50, 100, 150], [6.0, 5.0, 4.0])
     assert (late.updates[0], late.losses[0]) == (1, 6.0)
     assert "begins at update 50" in late.notes[0]
-    told = make_log("a", [50, 100, 150], [6.0, 5.0, 4.0], first_loss=10.8)
-    assert (told.updates[0], told.losses[0]) == (1, 10.8)
-    assert not any("begins" in note for note in told.notes)
-    assert any("every 50 updates" in note and "interpolated" in note for note in told.notes)
-    assert told.interpolated
+    with_first_loss = make_log("a", [50, 100, 150], [6.0, 5.0, 4.0], first_loss=10.8)
+    assert (with_first_loss.updates[0], with_first_loss.losses[0]) == (1, 10.8)
+    assert not any("begins" in note for note in with_first_loss.notes)
+    assert any("every 50 updates" in note and "interpolated" in note for note in with_first_loss.notes)
+    assert with_first_loss.interpolated
 
 
 def test_a_log_without_gaps_of_its_own_says_how_many_updates_have_no_loss() -> None:

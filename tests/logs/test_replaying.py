@@ -19,26 +19,26 @@ TEXT = "step,loss,lr\n" + "".join(f"{s},{x!r},{r!r}\n" for s, x, r in zip(STEPS.
 def test_a_path_a_log_and_arrays_give_the_same(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text(TEXT)
-    found = [autowarm.replay(path), replay(str(path)), replay(read(path)[0]), replay((STEPS, LOSSES, RATES))]
-    for one in found:
+    result = [autowarm.replay(path), replay(str(path)), replay(read(path)[0]), replay((STEPS, LOSSES, RATES))]
+    for one in result:
         assert one.closed_loop is not None
         assert (one.log.total_steps, one.used_warmup, one.log.interpolated, one.notes) == (T, 90, False, ())
-        assert one.closed_loop.rates.tolist() == found[0].closed_loop.rates.tolist()  # type: ignore[union-attr]
+        assert one.closed_loop.rates.tolist() == result[0].closed_loop.rates.tolist()  # type: ignore[union-attr]
         assert (one.warmup_steps, one.ended_by) == (one.closed_loop.warmup_steps, one.closed_loop.ended_by)
         assert one.ended_by == "loss"
         assert one.reading.warmup_share == one.warmup_steps / T  # type: ignore[operator]
-    text = repr(found[0])
+    text = repr(result[0])
     assert "600 updates" in text
     assert "read as step, loss, lr; 600 of 600 updates\n  Your warm-up: 90 updates (15.0%). Ours would have" in text
-    assert f"closed loop          {found[0].warmup_steps} (" in text
+    assert f"closed loop          {result[0].warmup_steps} (" in text
 
 
 def test_without_rates_there_is_one_reading_and_a_note() -> None:
-    found = replay((STEPS, LOSSES))
-    assert (found.closed_loop, found.used_warmup) == (None, None)
-    assert found.reading is found.recorded
-    assert found.notes == ("the log has no learning rates, so there is no closed loop",)
-    assert "not in the log" in repr(found)
+    result = replay((STEPS, LOSSES))
+    assert (result.closed_loop, result.used_warmup) == (None, None)
+    assert result.reading is result.recorded
+    assert result.notes == ("the log has no learning rates, so there is no closed loop",)
+    assert "not in the log" in repr(result)
 
 
 def test_a_warm_up_that_is_only_bounded_is_said_to_be() -> None:
@@ -80,9 +80,9 @@ def test_one_of_several_runs_is_chosen_by_its_name(tmp_path: Path) -> None:
 def test_what_the_scheduler_warns_about_is_noted() -> None:
     losses = LOSSES.copy()
     losses[5] = np.nan
-    found = replay((STEPS, losses, RATES))
-    assert any("the loss was NaN or infinite at update 6" in note for note in found.notes)
-    assert np.isfinite(found.closed_loop.losses).all()  # type: ignore[union-attr]
+    result = replay((STEPS, losses, RATES))
+    assert any("the loss was NaN or infinite at update 6" in note for note in result.notes)
+    assert np.isfinite(result.closed_loop.losses).all()  # type: ignore[union-attr]
 
 
 def test_options_of_a_file_are_refused_with_what_is_none(tmp_path: Path) -> None:

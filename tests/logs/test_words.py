@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autowarm.logs import LogError, read, replay, replaying
+from autowarm.logs import LogError, replay, replaying
 from autowarm.logs import log as log_module
 from autowarm.logs.formats import logs_in
 from autowarm.logs.log import make_log
@@ -34,9 +34,9 @@ def rate(step: int) -> float:
 STAMP = "2026-01-02 03:04:05,678"
 
 
-def filled(form: str | Callable[..., str], made: int, s: int, e: int = 0) -> str:
+def filled(form: str | Callable[..., str], update: int, s: int, e: int = 0) -> str:
     """A line of an update: its step s, loss x and rate r; a later loss, and counts of samples and of epochs."""
-    names = {"s": s, "x": loss(made), "r": rate(made), "e": e}
+    names = {"s": s, "x": loss(update), "r": rate(update), "e": e}
     if callable(form):
         return form(**names)
     names |= {"more": names["x"] + 1, "n": 64 * s, "p": s / 200, "half": s // 2, "before": s - 1, "since": s - 9}
@@ -54,6 +54,7 @@ def epochs(form: str | Callable[..., str], first: int = 0) -> str:
 
 EVERY = (10, T, 60, T, 1e-3, loss(T))
 BARE = (10, T, 60, T, None, loss(T))
+AGAIN = "the steps begin again in each epoch: pass steps that count the whole run's updates"
 
 FORMATS: dict[str, tuple[str, Any]] = {
     "nanoGPT": ("step 0: train loss 10.9, val loss 10.8\n"
@@ -92,10 +93,10 @@ FORMATS: dict[str, tuple[str, Any]] = {
         "memory: 3406, loss_cls: 0.5, loss_bbox: 0.4, loss: {x:.4f}", first=1), EVERY),
     "mmdetection 2, JSON lines": (
         '{"env_info": "Python: 3.8", "seed": 0}\n'
-        + epochs(lambda s, x, r, e: json.dumps({"mode": "train", "epoch": e, "iter": s, "lr": r, "loss": x}), first=1), EVERY,
+        + epochs(lambda s, x, r, e: json.dumps({"mode": "train", "epoch": e, "iter": s, "lr": r, "loss": x}), first=1), AGAIN,
     ),
     "ESPnet": (epochs("[host] {STAMP} (trainer:732) INFO: {e}epoch:train:{since}-{s}batch: iter_time=1.2e-04, "
-        "forward_time=0.1, loss_ctc=50.1, loss_att=40.2, acc=0.1, loss={x}, optim0_lr0={r}, train_time=1.2", first=1), EVERY),
+        "forward_time=0.1, loss_ctc=50.1, loss_att=40.2, acc=0.1, loss={x}, optim0_lr0={r}, train_time=1.2", first=1), AGAIN),
     "MLX": ("Starting training..., iters: 600\nIter 1: Val loss 9.9, Val took 10.0s\n" + lines(
         "Iter {s}: Train loss {x:.3f}, Learning Rate {r:.3e}, It/sec 1.2, Tokens/sec 345.6, Trained Tokens 1234, Peak "
         "mem 12.3 GB"), (10, T, 60, T, 0.001, round(loss(T), 3))),
@@ -151,7 +152,7 @@ FORMATS: dict[str, tuple[str, Any]] = {
     "darknet": (lines(" {s}: {x}, {more} avg loss, {r} rate, 5.678 seconds, {n} images, 10.1 hours left"), EVERY),
     "OpenNMT": (lines("[{STAMP} INFO] Step {s}/{T}; acc: 3.5; ppl: 12345.6; xent: {x}; lr: {r}; sents: 123; 12/34 tok/s"), EVERY),
     "icefall": (epochs("{STAMP} INFO [train.py:900] Epoch {e}, batch {s}, loss[loss={x}, simple_loss=0.5, over 1000.00 "
-        "frames. ], tot_loss[loss=3.3, simple_loss=0.4, over 9000.00 frames. ], batch size: 70, lr: {r:.2e}", first=1), EVERY),
+        "frames. ], tot_loss[loss=3.3, simple_loss=0.4, over 9000.00 frames. ], batch size: 70, lr: {r:.2e}", first=1), AGAIN),
     "MaxText": (lines("completed step: {s}, seconds: 1.234, TFLOP/s/device: 123.4, Tokens/s/device: 1234.5, "
         "total_weights: 65536, loss: {x}"), BARE),
     "OLMo": (lines("{STAMP}\tINFO\t[step={s}/{T}]\n    train/CrossEntropyLoss={x}\n    train/Perplexity=123.4\n    "
@@ -160,7 +161,6 @@ FORMATS: dict[str, tuple[str, Any]] = {
         "lr-DecoupledAdamW/group0: {r}"), EVERY),
     "TensorBoard's CSV": ("Wall time,Step,Value\n" + lines("1700000000.{s},{s},{x}"), BARE),
     "TensorBoard's JSON": (json.dumps([[1.7e9 + s, s, loss(s)] for s in range(10, T + 1, 10)]), BARE),
-    "MLflow, a metric": (lines("17000000{s:05d} {x} {s}"), BARE),
     "nested JSON lines": (
         lines(lambda s, x, r, e: json.dumps({"step": s, "train": {"loss": x, "optim": {"lr": r}}, "val": {"loss": 9.9}})), EVERY,
     ),
@@ -168,7 +168,7 @@ FORMATS: dict[str, tuple[str, Any]] = {
     "steps with separators": ("step,loss\n" + "".join(f'"{s:,}",{loss(s)}\n' for s in range(10, 1501, 10)), (10, 1500, 150, 1500, None, loss(1500))),
     "llama2.c": (lines("{s} | loss {x} | lr {r:e} | 0.5000 | 33.2ms"), EVERY),
     "a step and a colon": (lines("{s}: loss={x}"), BARE),
-    "PyTorch's CIFAR tutorial": (epochs("[{e}, {s:5d}] loss: {x}", first=1), BARE),
+    "PyTorch's CIFAR tutorial": (epochs("[{e}, {s:5d}] loss: {x}", first=1), AGAIN),
     "PyTorch's Quickstart": (
         "Epoch 1\n-----\n" + lines("loss: {x}  [{n:5d}/60000]"), "no column counts updates .*samples, loss",
     ),
@@ -178,6 +178,10 @@ FORMATS: dict[str, tuple[str, Any]] = {
     "ranks with two losses": (lines("[rank0]: step {s} loss {x} lr {r}\n[rank1]: step {s} loss {more} lr {r}"), EVERY),
     "YOLOX": (lines("{DAY} | INFO     | yolox.core.trainer:after_iter:261 - epoch: 1/1, iter: {s}/{T}, gpu mem: 12Mb, "
         "iter_time: 0.7s, data_time: 0.02s, total_loss: {x}, iou_loss: 4.2, l1_loss: 0.0, lr: {r:.3e}, size: 640"), EVERY),
+    "YOLOX, epochs": (epochs("yolox.core.trainer:after_iter:261 - epoch: {e}/3, iter: {s}/200, total_loss: {x}, lr: {r:.3e}", first=1),
+        EVERY),
+    "one epoch of several": (lines("Epoch [1/3], Step [{s}/{T}], Loss: {x}"), (10, T, 60, 3 * T, None, loss(T))),
+    "steps of the run beside epochs": ("".join(f"Epoch {s // 200 + 1}/4 - step {s}/{T} - loss {loss(s)}\n" for s in range(10, T + 1, 10)), BARE),
     "a function of a file": (lines("{DAY} INFO (trainer.py:log_step:57) step {s} loss {x} lr {r}"), EVERY),
     "a line of a file": (lines("{DAY} [loss.py:57] WARNING step {s}/{T} lm_loss {x} lr {r}"), EVERY),
     "source with format codes": ("print(f'step {step:.2f} loss {loss:.2f} lr {group[\"lr\"]:.2e}')\n"
@@ -228,7 +232,7 @@ def test_keras_losses_are_said_to_be_means_and_the_bars_last_line_is_no_resume()
     assert (
         log.notes[0] == "Keras prints the mean loss of the epoch so far, which falls later than the losses themselves"
     )
-    assert log.notes[2] == "2 losses are of a step that comes again: the last one counts"
+    assert log.notes[1] == "2 losses are of a step that comes again: the last one counts"
     assert not any("resumed" in note for note in log.notes)
 
 
@@ -272,21 +276,12 @@ def test_a_mean_over_the_epoch_so_far_is_said_to_be_one(name: str, line: str | N
 def test_a_data_frame_needs_no_pandas_of_ours() -> None:
     rows = [{"step": s, "loss": loss(s), "lr": rate(s), "val_loss": math.nan} for s in range(1, 101)]
     frame = SimpleNamespace(to_dict=lambda kind: rows if kind == "records" else None)
-    found = replay(frame, first_loss=None)
-    assert (found.log.chosen, found.log.total_steps) == ("step, loss, lr; 100 of 100 updates", 100)
+    result = replay(frame, first_loss=None)
+    assert (result.log.chosen, result.log.total_steps) == ("step, loss, lr; 100 of 100 updates", 100)
     assert replay(frame, total_steps=200).log.total_steps == 200
 
 
-def test_mlflows_metrics_of_a_run_are_its_columns(tmp_path: Path) -> None:
-    (tmp_path / "metrics" / "train").mkdir(parents=True)
-    for name, value in (("train/loss", loss), ("lr", rate)):
-        (tmp_path / "metrics" / name).write_text(lines(lambda s, x, r, e, value=value: f"1700000000000 {value(s)} {s}"))
-    for folder in (tmp_path, tmp_path / "metrics"):
-        [log] = read(folder)
-        assert log.chosen == "step, train/loss, lr; 600 of 600 updates"
-
-
-JOINED = {
+LENGTHS = {
     "the end of the log, not of its losses": ("step,loss,val_loss\n1,4,\n2,3,\n90,,9\n", 90, None),
     "a loss that is not finite is of the run": ("step,loss\n1,4\n2,3\n3,nan\n90,nan\n", 90, None),
     "max_steps": ("step,loss,max_steps\n1,4,500\n2,3,500\n", 500, None),
@@ -294,7 +289,7 @@ JOINED = {
 }
 
 
-@pytest.mark.parametrize(("text", "total", "note"), JOINED.values(), ids=JOINED)
+@pytest.mark.parametrize(("text", "total", "note"), LENGTHS.values(), ids=LENGTHS)
 def test_how_long_a_run_was(text: str, total: int, note: str | None) -> None:
     [log] = logs_in(text, "log")
     assert log.total_steps == total
@@ -304,8 +299,8 @@ def test_how_long_a_run_was(text: str, total: int, note: str | None) -> None:
 @pytest.mark.parametrize("last", [101, 250, 400])
 def test_rates_on_other_steps_are_left_out(last: int) -> None:
     log = make_log("a", range(1, 101), [loss(s) for s in range(1, 101)], range(1, last + 1), np.ones(last))
-    said = f"the rates are not used: their steps go to {last}, those of the losses to 100"
-    assert (log.rates is None) == (last > 102) == (said in log.notes)
+    note = f"the rates are not used: their steps go to {last}, those of the losses to 100"
+    assert (log.rates is None) == (last > 102) == (note in log.notes)
 
 
 def test_what_begins_late_leads_with_it_or_is_refused() -> None:
@@ -335,11 +330,11 @@ def test_what_begins_late_leads_with_it_or_is_refused() -> None:
 )
 def test_one_answer_and_what_follows_from_it(used: int, falls: float, follows: str) -> None:
     steps = np.arange(1, 601)
-    found = replay((steps, 2.0 + 8.0 * np.exp(-steps / falls), np.minimum(1.0, steps / used)))
-    assert follows in found.answer
+    result = replay((steps, 2.0 + 8.0 * np.exp(-steps / falls), np.minimum(1.0, steps / used)))
+    assert follows in result.answer
     assert (
-        f"Your warm-up: {used} updates ({used / 6:.1f}%). Ours would have ended at {found.warmup_steps} ("
-        in found.answer
+        f"Your warm-up: {used} updates ({used / 6:.1f}%). Ours would have ended at {result.warmup_steps} ("
+        in result.answer
     )
 
 

@@ -54,20 +54,20 @@ def ranks_find_the_same_rate_by_the_mean_of_their_losses(mesh: DeviceMesh) -> Ca
             optimizer.zero_grad()
 
     train(3)
-    was, own = snapshot(bare, optimizer), []
-    found = find_rate(model, optimizer, closure_with(lambda: 1.0, own), steps=60)
+    was, local_losses = snapshot(bare, optimizer), []
+    result = find_rate(model, optimizer, closure_with(lambda: 1.0, local_losses), steps=60)
     yield "nothing is left behind", snapshot(bare, optimizer) == was
-    means = [sum(losses) / len(losses) for losses in zip(*of_all(own), strict=True)]
-    yield "mean", found.reason is None and found.losses.tolist() == pytest.approx(means, rel=1e-9)
+    means = [sum(losses) / len(losses) for losses in zip(*of_all(local_losses), strict=True)]
+    yield "mean", result.reason is None and result.losses.tolist() == pytest.approx(means, rel=1e-9)
     train(3)
-    seen = of_all((found.losses.tolist(), found.suggestion, found.interval, optimizer.param_groups[0]["lr"]))
-    yield "all the same", all(one == seen[0] for one in seen)
+    by_rank = of_all((result.losses.tolist(), result.suggestion, result.interval, optimizer.param_groups[0]["lr"]))
+    yield "all the same", all(one == by_rank[0] for one in by_rank)
     elementwise = torch.optim.AdamW(bare.parameters(), lr=1.0)
     # Two in a row are a break; one alone is dropped by all, and the next batch comes instead.
-    for bad, made in (((10, 11), (10, 11)), ((10,), (20, 21))):
+    for bad, counts in (((10, 11), (10, 11)), ((10,), (20, 21))):
         calls, losses = itertools.count(1), []
         spoilt = closure_with(lambda: math.nan if next(calls) in bad and rank == 1 else 1.0, losses)  # noqa: B023
         steps = find_rate(model, elementwise, spoilt, steps=20, highest=1e-3)
-        yield ("spoilt on one rank", bad), (len(steps.losses), len(losses)) == made
-    said = error_of(lambda: find_rate(model, optimizer, closure_with(lambda: 1.0, []), steps=60 + rank))
-    yield ("settings differ", said), "ranks disagree: find_rate has different settings on them" in said
+        yield ("spoilt on one rank", bad), (len(steps.losses), len(losses)) == counts
+    message = error_of(lambda: find_rate(model, optimizer, closure_with(lambda: 1.0, []), steps=60 + rank))
+    yield ("settings differ", message), "ranks disagree: find_rate has different settings on them" in message

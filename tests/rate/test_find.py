@@ -139,7 +139,7 @@ def test_a_closure_that_goes_wrong_is_told_so_and_leaves_nothing_behind(maker: s
     optimizer = MAKERS[maker](model)
     train(model, optimizer, SCHEDULERS[scheduler](optimizer), 3)
     was, closure, calls = snapshot(model, optimizer), closure_of(model), itertools.count(1)
-    act, error, said = WRONG[wrong]
+    act, error, message = WRONG[wrong]
 
     def spoilt() -> torch.Tensor:
         loss = closure()
@@ -147,7 +147,7 @@ def test_a_closure_that_goes_wrong_is_told_so_and_leaves_nothing_behind(maker: s
             act(model, optimizer)
         return loss
 
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         find_rate(model, optimizer, spoilt)
     assert snapshot(model, optimizer) == was
     assert not [hook for hook in optimizer._optimizer_step_post_hooks.values() if "find" in hook.__module__]
@@ -175,8 +175,8 @@ def test_a_scaler_and_what_else_the_closure_changes_are_put_back() -> None:
         return loss
 
     was, drawn, averaged = scaler.state_dict(), generator.get_state(), copy.deepcopy(average.state_dict())
-    found = find_rate(model, optimizer, closure, scaler=scaler, also=[average, generator])
-    assert len(found.rates) > 30
+    result = find_rate(model, optimizer, closure, scaler=scaler, also=[average, generator])
+    assert len(result.rates) > 30
     assert scaler.state_dict() == was
     assert torch.equal(generator.get_state(), drawn)
     assert all(torch.equal(a, b) for a, b in zip(averaged.values(), average.state_dict().values(), strict=True))
@@ -221,9 +221,9 @@ def quadratic(curvature: float, noise: float = 0.0) -> tuple[nn.Module, Callable
 def test_gradient_descent_on_a_quadratic_stays_below_its_limit_and_near_it(curvature: float) -> None:
     """The best rate is 1/curvature; above 2/curvature the loss grows."""
     model, closure = quadratic(curvature)
-    found = find_rate(model, torch.optim.SGD(model.parameters(), lr=1.0), closure, highest=1e4)
-    assert 0.03 / curvature < found.suggestion < 2 / curvature
-    assert found.interval[0] < 1 / curvature
+    result = find_rate(model, torch.optim.SGD(model.parameters(), lr=1.0), closure, highest=1e4)
+    assert 0.03 / curvature < result.suggestion < 2 / curvature
+    assert result.interval[0] < 1 / curvature
 
 
 @pytest.mark.parametrize("size", [0.01, 1.0, 30.0])
@@ -234,9 +234,9 @@ def test_normalised_steps_follow_the_distance_and_not_the_curvature(size: float)
         model, closure = quadratic(curvature)
         with torch.no_grad():
             model.weight.mul_(size)
-        found = find_rate(model, NormSGD(model.parameters(), lr=1.0, momentum=0.0), closure, highest=1e4)
-        suggestions.append(found.suggestion)
-        assert 0.03 * size < found.suggestion < 10 * size
+        result = find_rate(model, NormSGD(model.parameters(), lr=1.0, momentum=0.0), closure, highest=1e4)
+        suggestions.append(result.suggestion)
+        assert 0.03 * size < result.suggestion < 10 * size
     assert suggestions[0] == pytest.approx(suggestions[1], rel=0.01)
 
 
@@ -262,17 +262,17 @@ def test_groups_keep_their_ratios_by_their_peaks(tensor: bool) -> None:
     optimizer = torch.optim.SGD(groups, lr=1.0)
     AdaptiveWarmup(optimizer, 100, geometry="frobenius")
     optimizer.param_groups[1]["lr"] *= 0.5  # the present rates are not what counts
-    seen: list[list[float]] = []
+    values: list[list[float]] = []
 
     def loss() -> torch.Tensor:
-        seen.append([float(group["lr"]) for group in optimizer.param_groups])
+        values.append([float(group["lr"]) for group in optimizer.param_groups])
         return sum(m.weight.square().sum() for m in (first, second, frozen))
 
     closure = backward_of(loss)
-    found = find_rate(nn.ModuleList([first, second, frozen]), optimizer, closure, lowest=1e-5, highest=10.0, steps=30)
-    np.testing.assert_allclose([row[1] for row in seen], found.rates, rtol=1e-6)
-    np.testing.assert_allclose([row[2] for row in seen], 4 * found.rates, rtol=1e-6)
-    assert {row[0] for row in seen} == {0.0}
+    result = find_rate(nn.ModuleList([first, second, frozen]), optimizer, closure, lowest=1e-5, highest=10.0, steps=30)
+    np.testing.assert_allclose([row[1] for row in values], result.rates, rtol=1e-6)
+    np.testing.assert_allclose([row[2] for row in values], 4 * result.rates, rtol=1e-6)
+    assert {row[0] for row in values} == {0.0}
 
 
 SCALERS: dict[str, Callable[[], torch.amp.GradScaler | None]] = {
@@ -309,9 +309,9 @@ def test_one_bad_batch_changes_nothing_and_a_second_in_a_row_is_a_break(scaling:
     clean = search()
     assert clean.reason is None
     for bad in ((0,), (40,), (40, 60)):
-        found = search(*bad)
-        np.testing.assert_array_equal(found.losses, clean.losses)
-        assert found.suggestion == clean.suggestion
+        result = search(*bad)
+        np.testing.assert_array_equal(result.losses, clean.losses)
+        assert result.suggestion == clean.suggestion
     broken = search(60, 61)
     np.testing.assert_array_equal(broken.losses[:-1], clean.losses[:60])
     assert math.isnan(broken.losses[-1])

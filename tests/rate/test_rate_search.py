@@ -34,10 +34,10 @@ def valley(where: float, noise: float = 0.0, seed: int = 0, rates: np.ndarray = 
 @given(st.floats(-3.5, -0.5), st.sampled_from([0.0, 0.01, 0.05]), st.integers(0, 5))
 def test_the_suggestion_follows_the_valley(exponent: float, noise: float, seed: int) -> None:
     where = 10**exponent
-    found = search(valley(where, noise, seed))
-    assert where / 3 < found.suggestion < 6 * where
-    low, high = found.interval
-    assert low <= found.suggestion <= high
+    result = search(valley(where, noise, seed))
+    assert where / 3 < result.suggestion < 6 * where
+    low, high = result.interval
+    assert low <= result.suggestion <= high
     assert high < 100 * where
     assert where / 100 < low
 
@@ -46,26 +46,26 @@ def test_the_suggestion_follows_the_valley(exponent: float, noise: float, seed: 
 @given(st.floats(-6, 6), st.floats(-10, 10), st.integers(0, 5))
 def test_units_and_offsets_of_the_loss_do_not_matter(exponent: float, offset: float, seed: int) -> None:
     losses, scale = valley(1e-2, 0.02, seed), 10**exponent
-    found, other = search(losses), search(scale * (losses + offset))
-    assert other.suggestion == pytest.approx(found.suggestion, rel=1e-6)
-    assert other.interval == pytest.approx(found.interval, rel=1e-6)
-    assert other.noise == pytest.approx(scale * found.noise, rel=1e-6)
+    result, other = search(losses), search(scale * (losses + offset))
+    assert other.suggestion == pytest.approx(result.suggestion, rel=1e-6)
+    assert other.interval == pytest.approx(result.interval, rel=1e-6)
+    assert other.noise == pytest.approx(scale * result.noise, rel=1e-6)
 
 
 @FEW
 @given(st.floats(-7, -5), st.integers(60, 300), st.integers(0, 5))
 def test_first_rate_and_number_of_steps_stay_within_the_interval(exponent: float, steps: int, seed: int) -> None:
-    found = search(valley(1e-2, 0.02, seed))
+    result = search(valley(1e-2, 0.02, seed))
     rates = np.geomspace(10**exponent, 100, steps)
     other = search(valley(1e-2, 0.02, seed + 100, rates), rates)
-    assert found.interval[0] < other.suggestion < found.interval[1]
+    assert result.interval[0] < other.suggestion < result.interval[1]
 
 
 def test_four_times_the_updates_halve_the_rate() -> None:
-    found = search(valley(1e-2, 0.02))
-    longer = RateSearch(found.rates, found.losses, found.broken, total_steps=4000)
-    assert longer.suggestion == pytest.approx(found.suggestion / 2)
-    assert longer.interval == pytest.approx([x / 2 for x in found.interval])
+    result = search(valley(1e-2, 0.02))
+    longer = RateSearch(result.rates, result.losses, result.broken, total_steps=4000)
+    assert longer.suggestion == pytest.approx(result.suggestion / 2)
+    assert longer.interval == pytest.approx([x / 2 for x in result.interval])
 
 
 def noise(seed: int) -> np.ndarray:
@@ -84,12 +84,12 @@ def noise(seed: int) -> np.ndarray:
     ],
 )
 def test_it_says_why_it_cannot_tell(losses: np.ndarray, reason: str) -> None:
-    found = search(losses, RATES[: len(losses)]) if len(losses) > 1 else RateSearch(RATES[:1], losses, broken=True)
-    assert reason in str(found.reason)
-    assert "no suggestion" in repr(found)
+    result = search(losses, RATES[: len(losses)]) if len(losses) > 1 else RateSearch(RATES[:1], losses, broken=True)
+    assert reason in str(result.reason)
+    assert "no suggestion" in repr(result)
     for name in ("suggestion", "interval"):
         with pytest.raises(RuntimeError, match="no rate can be suggested: "):
-            getattr(found, name)
+            getattr(result, name)
 
 
 def test_an_outlier_does_not_end_the_search_and_nan_does() -> None:
@@ -102,11 +102,11 @@ def test_an_outlier_does_not_end_the_search_and_nan_does() -> None:
 
 def test_what_lies_behind_the_break_does_not_count() -> None:
     losses = valley(1e-2, 0.02)
-    found = search(losses)
-    n = len(found.losses)
+    result = search(losses)
+    n = len(result.losses)
     wilder = np.concatenate([losses[: n - 1], [math.nan]])
     other = search(wilder, RATES[:n])
-    assert other.suggestion == pytest.approx(found.suggestion, rel=0.1)
+    assert other.suggestion == pytest.approx(result.suggestion, rel=0.1)
 
 
 def test_noise_is_that_of_a_normal_sample_and_a_step_in_it_does_not_count() -> None:
@@ -118,9 +118,9 @@ def test_noise_is_that_of_a_normal_sample_and_a_step_in_it_does_not_count() -> N
 
 def test_the_picture_shows_suggestion_and_interval() -> None:
     matplotlib.use("Agg")
-    found = search(valley(1e-2, 0.02))
-    axes = found.plot()
+    result = search(valley(1e-2, 0.02))
+    axes = result.plot()
     assert axes.get_xscale() == "log"
-    assert f"suggestion, {found.suggestion:.2g}" in [text.get_text() for text in axes.get_legend().get_texts()]
+    assert f"suggestion, {result.suggestion:.2g}" in [text.get_text() for text in axes.get_legend().get_texts()]
     assert "suggestion" not in str([t.get_text() for t in search(np.full(100, 2.0)).plot().get_legend().get_texts()])
-    assert f"{found.suggestion:.2g}" in repr(found)
+    assert f"{result.suggestion:.2g}" in repr(result)

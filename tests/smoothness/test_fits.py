@@ -18,18 +18,18 @@ def noise(scale=1.0, seed=0, n=120):
 def test_exact_coefficients_come_back_at_any_scale_of_the_gap(coefficients, scale):
     x = Δ * scale
     y = sum(c * (x / scale) ** i for i, c in enumerate(coefficients))
-    found = fit(x, y)
-    np.testing.assert_allclose([c * scale**i for i, c in enumerate(found.coefficients)], coefficients, atol=1e-8)
+    curve = fit(x, y)
+    np.testing.assert_allclose([c * scale**i for i, c in enumerate(curve.coefficients)], coefficients, atol=1e-8)
 
 
 def test_r2_and_aic_by_their_definitions():
     y = 1 + 2 * Δ + noise()
-    found = fit(Δ, y, "linear")
+    curve = fit(Δ, y, "linear")
     rss = np.sum((y - np.polyval(np.polyfit(Δ, y, 1), Δ)) ** 2)
-    assert found.r2 == pytest.approx(1 - rss / np.sum((y - y.mean()) ** 2))
-    assert found.aic == pytest.approx(120 * np.log(rss / 120) + 2 * 3)
+    assert curve.r2 == pytest.approx(1 - rss / np.sum((y - y.mean()) ** 2))
+    assert curve.aic == pytest.approx(120 * np.log(rss / 120) + 2 * 3)
     assert fit(Δ, y, "constant").r2 == pytest.approx(0, abs=1e-12)
-    np.testing.assert_allclose(found.residuals, y - found(Δ))
+    np.testing.assert_allclose(curve.residuals, y - curve(Δ))
 
 
 @given(st.integers(0, 10_000))
@@ -47,13 +47,13 @@ def test_the_nonnegative_fit_satisfies_the_optimality_conditions(seed):
 
 
 @pytest.mark.parametrize(
-    ("true", "found", "at_end"),
+    ("true", "fitted", "at_end"),
     [*((rho, rho, False) for rho in (0.5, 1.0, 2.0, 3.7)), (0.01, 0.1, True), (30, 10, True)],
 )
-def test_a_free_exponent_is_found_or_said_to_be_at_the_end_of_its_range(true, found, at_end):
+def test_a_free_exponent_is_found_or_said_to_be_at_the_end_of_its_range(true, fitted, at_end):
     power = fit(Δ, 2 + 0.5 * (Δ / 7) ** true, "power")
     assert power.rho_at_end == at_end
-    assert power.rho == pytest.approx(found, rel=0.01 if at_end else 1e-4)
+    assert power.rho == pytest.approx(fitted, rel=0.01 if at_end else 1e-4)
     if not at_end:
         np.testing.assert_allclose(power.coefficients, [2, 0.5 * 7**-true], rtol=1e-3)
 
@@ -61,26 +61,26 @@ def test_a_free_exponent_is_found_or_said_to_be_at_the_end_of_its_range(true, fo
 def test_intervals_cover_the_truth_at_their_level_under_correlated_noise():
     """A band of 95 % for K2 must hold about 95 %; one that takes neighbouring steps as independent would hold 60 %."""
     random = np.random.default_rng(1)
-    held, held_without_blocks = 0, 0
+    inside, held_without_blocks = 0, 0
     runs = 100
     for _ in range(runs):
         e = np.zeros(400)
         for i in range(1, 400):
             e[i] = 0.8 * e[i - 1] + random.normal()
         x = np.linspace(7, 1, 400)
-        found = fit(x, 3 + x + 0.5 * x**2 + e)
-        held += 0.5 in bootstrap(x, found, samples=200)[0][2]
-        held_without_blocks += 0.5 in bootstrap(x, found, samples=200, block=1)[0][2]
-    assert 0.82 <= held / runs <= 1.0
+        curve = fit(x, 3 + x + 0.5 * x**2 + e)
+        inside += 0.5 in bootstrap(x, curve, samples=200)[0][2]
+        held_without_blocks += 0.5 in bootstrap(x, curve, samples=200, block=1)[0][2]
+    assert 0.82 <= inside / runs <= 1.0
     assert held_without_blocks / runs < 0.7
 
 
 def test_the_band_follows_the_curve_and_widens_with_the_noise():
     widths = []
     for scale in (0.1, 1.0):
-        found = fit(Δ, 1 + Δ**2 + noise(scale))
-        low, high = bootstrap(Δ, found, at=[1.0, 5.0])[1]
-        assert np.all((low < found([1.0, 5.0])) & (found([1.0, 5.0]) < high))
+        curve = fit(Δ, 1 + Δ**2 + noise(scale))
+        low, high = bootstrap(Δ, curve, at=[1.0, 5.0])[1]
+        assert np.all((low < curve([1.0, 5.0])) & (curve([1.0, 5.0]) < high))
         widths.append((high - low).mean())
     assert widths[1] == pytest.approx(10 * widths[0], rel=0.2)
 
@@ -95,12 +95,12 @@ def test_intervals_do_not_depend_on_the_unit_of_the_gap(scale):
 
 @pytest.mark.parametrize("size", [7, 12, 119, 120, 500])
 def test_blocks_of_residuals_are_summed_as_written_out(size):
-    found = fit(Δ, Δ**2 + noise())
+    curve = fit(Δ, Δ**2 + noise())
     signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(2000, -(-120 // size)))
-    signed = np.repeat(signs, size, axis=1)[:, :120] * found.residuals
-    plain = np.array(found.coefficients) + signed @ np.linalg.pinv(np.stack([Δ**0, Δ, Δ**2], axis=1)).T
+    signed = np.repeat(signs, size, axis=1)[:, :120] * curve.residuals
+    plain = np.array(curve.coefficients) + signed @ np.linalg.pinv(np.stack([Δ**0, Δ, Δ**2], axis=1)).T
     expected = np.percentile(plain, [2.5, 97.5], axis=0).T
-    np.testing.assert_allclose([(i.low, i.high) for i in bootstrap(Δ, found, block=size)[0]], expected, rtol=1e-9)
+    np.testing.assert_allclose([(i.low, i.high) for i in bootstrap(Δ, curve, block=size)[0]], expected, rtol=1e-9)
 
 
 @pytest.mark.long

@@ -263,7 +263,7 @@ def test_a_fused_first_layer_leaves_the_others_as_they_are():
 
 @pytest.mark.parametrize("optimizer", [Lion, torch.optim.AdamW])
 @pytest.mark.parametrize(
-    ("closure", "error", "said"),
+    ("closure", "error", "message"),
     [
         (lambda model: None, TypeError, "returns nothing: let it return the loss"),
         (lambda model: model(torch.ones(2, 4)).sum(), ValueError, "ran no backward pass"),
@@ -276,15 +276,15 @@ def test_a_fused_first_layer_leaves_the_others_as_they_are():
     ],
 )
 def test_a_closure_that_measures_nothing_is_told_so(
-    closure: Callable[[nn.Module], Any], error: type[Exception], said: str, optimizer: Any
+    closure: Callable[[nn.Module], Any], error: type[Exception], message: str, optimizer: Any
 ) -> None:
     """Also by `find_rate`, whose closure is of the same kind."""
     model = nn.Linear(4, 4)
     opt = optimizer(model.parameters(), lr=0.1)
-    with pytest.raises(error, match=said), Probe(model, opt)(lambda: closure(model)):
+    with pytest.raises(error, match=message), Probe(model, opt)(lambda: closure(model)):
         opt.step()
     opt.zero_grad()
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         find_rate(model, opt, lambda: closure(model), total_steps=100)
 
 

@@ -24,8 +24,10 @@ class Column(NamedTuple):
 
     def within(self, rows: NDArray[np.int64]) -> "Column":
         """Only the cells in these rows."""
-        kept = np.isin(self.rows, rows)
-        return self if kept.all() else Column(self.rows[kept], [self.values[int(i)] for i in np.flatnonzero(kept)])
+        wanted = np.isin(self.rows, rows)
+        return (
+            self if wanted.all() else Column(self.rows[wanted], [self.values[int(i)] for i in np.flatnonzero(wanted)])
+        )
 
     def counts(self) -> "Column":
         """Without what stands between thousands, as in 1,500; of [epoch, step], the last of the longest lists."""
@@ -36,9 +38,9 @@ class Column(NamedTuple):
     def numbers(self) -> tuple[NDArray[np.float64], list[int]]:
         """The values as numbers, NaN for null; and the places of those that are no numbers, such as a word."""
         try:
-            found = np.asarray(self.values, dtype=np.float64)
-            if found.ndim == 1:
-                return found, []
+            array = np.asarray(self.values, dtype=np.float64)
+            if array.ndim == 1:
+                return array, []
         except (TypeError, ValueError, OverflowError):
             pass
         each = [number(value) for value in self.values]
@@ -61,6 +63,7 @@ OTHER_LOSS = re.compile(
     r"(^|_)(val|valid|validation|eval|test|dev|aux|min|max|best)(_|$)|loss_(scale|scaler|scaling|weight|coef|coeff|factor)s?(_|$)"
 )
 _OTHER_COUNT = re.compile("samples|tokens")
+_SPEED = re.compile(r"(^|_)(per|s|sec|second)(_|$)")  # tokens_per_sec counts nothing
 TOTAL = re.compile(r"(^|_)(total|max|num_train|num_training)_(\w+_)?(steps|iters|iterations|updates)$|^iters$")
 _EPOCHS = ("epoch", "epochs", "train_epoch", "trainer_epoch")
 _SPLITS = ("split", "phase", "mode", "stage")
@@ -72,7 +75,7 @@ _WIDE = re.compile(r"^(?P<run>.+) - (?P<column>.+?)(?P<extreme>__MIN|__MAX)?$")
 
 def table_of(records: Iterable[Record]) -> Table:
     """The columns of rows, where a value that a row lacks was not logged; one within another is named "outer/inner"."""
-    found: dict[str, tuple[list[int], list[Any]]] = {}
+    cells: dict[str, tuple[list[int], list[Any]]] = {}
 
     def put(key: str, start: int, values: Sequence[Any]) -> None:
         if dict in set(map(type, values)):
@@ -80,9 +83,9 @@ def table_of(records: Iterable[Record]) -> Table:
                 for name, inner in value.items() if type(value) is dict else [("", value)]:
                     put(f"{key}/{name}" if name else key, row, [inner])
             return
-        rows, others = found.setdefault(key, ([], []))
+        rows, cell_values = cells.setdefault(key, ([], []))
         rows.extend(range(start, start + len(values)))
-        others.extend(values)
+        cell_values.extend(values)
 
     row = 0
     for keys, group in groupby(records, tuple):  # rows in a row with the same columns, all at once
@@ -90,7 +93,7 @@ def table_of(records: Iterable[Record]) -> Table:
         for key in keys:
             put(key, row, [record[key] for record in alike])
         row += len(alike)
-    return {key: Column(np.array(rows), _at_once(values)) for key, (rows, values) in found.items()}
+    return {key: Column(np.array(rows), _at_once(values)) for key, (rows, values) in cells.items()}
 
 
 def _at_once(values: list[Any]) -> Sequence[Any] | NDArray[np.float64]:
@@ -117,9 +120,9 @@ def logs_of(
     """
     runs = _split(table, loss)
     logs, failed = [], []
-    for run, own in runs.items():
+    for run, columns in runs.items():
         try:
-            logs.append(_log(own, f"{name}: {run}" if len(runs) > 1 else name, loss, step, lr, facts))
+            logs.append(_log(columns, f"{name}: {run}" if len(runs) > 1 else name, loss, step, lr, facts))
         except LogError as error:
             failed.append(error)
     if not logs:
@@ -129,15 +132,15 @@ def logs_of(
 
 def _split(table: Table, loss: str | None) -> dict[str, Table]:
     """The columns of each run, by its name."""
-    wide = [found for column in table if (found := _WIDE.match(column))]
+    wide = [match for column in table if (match := _WIDE.match(column))]
     if wide and loss not in table and _first(table, _LOSSES) is None:
-        apart: dict[str, Table] = {}
-        for run in dict.fromkeys(found["run"] for found in wide):
-            own = {m["column"]: table[m.string] for m in wide if m["run"] == run and not m["extreme"]}
+        tables: dict[str, Table] = {}
+        for run in dict.fromkeys(match["run"] for match in wide):
+            columns = {m["column"]: table[m.string] for m in wide if m["run"] == run and not m["extreme"]}
             shared = {key: column for key, column in table.items() if not _WIDE.match(key)}
-            shared = _within(shared, _rows_of(own.values())) if own else {}
-            apart[run] = shared | own
-        return apart
+            shared = _within(shared, _rows_of(columns.values())) if columns else {}
+            tables[run] = shared | columns
+        return tables
     key = next((column for column in table if plain(column) in _RUNS), None)
     if key is None:
         return {"": table} if table else {}
@@ -163,14 +166,14 @@ def _shared(one: Column, other: Column) -> tuple[NDArray[np.int64], NDArray[np.i
 
 
 def _within(table: Table, rows: NDArray[np.int64]) -> Table:
-    return {key: kept for key, column in table.items() if len((kept := column.within(rows)).rows)}
+    return {key: cells for key, column in table.items() if len((cells := column.within(rows)).rows)}
 
 
 def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | None, facts: Any) -> Log:
     facts = {"shared": True, **facts}
     notes, columns = list(facts.pop("notes", ())), list(table)
     of_loss = _given(loss, columns, name) or _loss(table, name, notes)
-    table = _of_training(table, of_loss, notes)
+    _refuse_validation(table, of_loss, name)
     of_step = _given(step, columns, name) or _step(table, of_loss)
     of_rate = _given(lr, columns, name) or _rate(columns, notes)
     if of_step is not None and (_OTHER_COUNT.search(of_step.lower()) or (step is None and _of_samples(table, of_step))):
@@ -184,37 +187,40 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
         )
     if of_step == "batch":
         notes.append("the step counts batches: more than updates, if an update takes several")
-    epochs, counted = 1, of_step is None
+    counted = of_step is None
     if of_step is not None and table[of_step].numbers()[1]:
         table = table | {of_step: table[of_step].counts()}
     if of_step is None:
-        if _first(columns, _EPOCHS) is not None:
-            other = "read trainer_state.json, which has them, or " if "grad_norm" in columns else ""
+        counts = [key for key in columns if _OTHER_COUNT.search(plain(key)) and not _SPEED.search(plain(key))]
+        if counts or _first(columns, _EPOCHS) is not None:
+            why = f"{counts[0]!r} counts something else" if counts else "a loss per epoch says too little"
+            instead = "read trainer_state.json, which has them, or " if "grad_norm" in columns else ""
             raise LogError(
-                f"{name}: no column counts updates ({_listed(columns)}), and a loss per epoch says too little: {other}"
-                "name the column with step= (--step)"
+                f"{name}: no column counts updates ({_listed(columns)}), and {why}: {instead}name the column with "
+                "step= (--step), or add one"
             )
         notes.append("no column counts updates, so each loss counts as one update")
         rows = table[of_loss].rows
         of_step, table = "step", table | {"step": Column(rows, np.arange(1.0, len(rows) + 1))}
     elif (epoch := _first(columns, _EPOCHS)) is not None:
-        table, epochs = _joined(table, of_step, epoch, [of_loss, of_rate], notes)
+        steps, epochs = table[of_step].within(table[of_loss].rows), table[epoch]
+        _, i, j = _shared(steps, epochs)
+        if ((np.diff(steps.numbers()[0][i]) < 0) & (np.diff(epochs.numbers()[0][j]) > 0)).any():
+            raise LogError(
+                f"{name}: the steps begin again in each epoch: pass steps that count the whole run's updates"
+            )
     losses, odd, rows = _series(table, of_step, of_loss, "losses", notes)
     if odd > len(losses[0]):
         raise LogError(f"{name}: {notes[-1]}: write them as 1234.5, or choose another column ({_listed(columns)})")
     if not len(losses[0]):
         raise LogError(f"{name}: the column {of_loss!r} has no number beside a {of_step!r} ({_listed(columns)})")
-    many = len(losses[0]) > 1 and np.median(np.diff(losses[0])) > 1
-    if many and "averaged" not in facts and _of_transformers(table, of_loss):
-        notes.append("the columns are those of transformers' Trainer, whose losses are means")
-        facts["averaged"] = True
     rates, odd, _ = _series(table, of_step, of_rate, "rates", notes) if of_rate is not None else (((), ()), 0, None)
     if odd > len(rates[0]):
         rates = (), ()
     if facts.pop("shared"):  # whatever was logged after the last loss shows how long the run went on
         later = table[of_step].numbers()[0][table[of_step].rows > rows[-1]]
         facts["end"] = max(later[np.isfinite(later)], default=None)
-    facts["planned"] = _planned(table, of_step, epochs)
+    facts["planned"] = _planned(table)
     facts["columns"] = [*([] if counted else [of_step]), of_loss, *([of_rate] if of_rate and len(rates[0]) else ())]
     return make_log(name, *losses, *(rates if len(rates[0]) else (None, None)), **facts, notes=notes)
 
@@ -231,61 +237,23 @@ def _of_samples(table: Table, step: str) -> bool:
     return bool(np.median(np.diff(at)) > first or (first >= 8 and first.bit_count() == 1))
 
 
-def _planned(table: Table, step: str, epochs: int) -> int | None:
+def _planned(table: Table) -> int | None:
     """T, where the log states it."""
-    key, times = next((key for key in table if TOTAL.search(plain(key))), None), 1
-    if step == "count" and "of" in table:
-        key = "of"
-        times = int(max([epochs, *table["epochs"].numbers()[0]])) if "epochs" in table else epochs
-    found = [x for x in table[key].numbers()[0].tolist() if x > 0 and x % 1 == 0] if key else []
-    return int(max(found) if key == "of" else found[-1]) * times if found else None
+    key = next((key for key in table if TOTAL.search(plain(key))), None)
+    totals = [x for x in table[key].numbers()[0].tolist() if x > 0 and x % 1 == 0] if key else []
+    return int(totals[-1]) if totals else None
 
 
-def _of_training(table: Table, loss: str, notes: list[str]) -> Table:
-    """The columns without rows of validation, where one such as "split" tells them from others with a loss."""
+def _refuse_validation(table: Table, loss: str, name: str) -> None:
+    """Rows of validation beside rows of training: their losses would be read as one curve."""
     for split in [column for column in table if plain(column) in _SPLITS]:
         rows, values = table[split]
         other = [row for row, of in zip(rows.tolist(), values, strict=True) if str(of).lower() in _NOT_TRAINING]
-        if other and not np.isin(table[loss].rows, other).all():
-            notes.append(f"{len(other):,} rows of validation, by the column {split!r}, are left out")
-            table = _within(table, np.setdiff1d(_rows_of(table.values()), other))
-    return table
-
-
-def _joined(table: Table, step: str, epoch: str, read: Sequence[str | None], notes: list[str]) -> tuple[Table, int]:
-    """Steps that go on where they begin again with a later epoch, and how many; a resume goes back in both."""
-    wanted = _rows_of([table[key] for key in read if key in table])
-    steps, epochs = table[step].within(wanted), table[epoch].within(wanted)
-    rows, i, j = _shared(steps, epochs)
-    at, when = steps.numbers()[0][i], epochs.numbers()[0][j]
-    finite = np.isfinite(at + when)
-    rows, at, when = rows[finite], at[finite], when[finite]
-    ahead, later = np.diff(at), np.diff(when)
-    if not (((ahead < 0) & (later > 0)) | ((ahead == 0) & (later >= 1))).any():
-        return table, 1
-    gaps = ahead[(later == 0) & (ahead > 0)]
-    every, starts, most = float(np.median(gaps) if len(gaps) else at[0]), [(-math.inf, 0.0)], 1
-    whole = float(max(table["of"].numbers()[0])) if step == "count" and "of" in table else None  # updates of an epoch
-    before, last, joined = 0.0, math.inf, []
-    for step_at, epoch_at in zip(at.tolist(), when.tolist(), strict=True):
-        if epoch_at > last and (step_at < before or (step_at == before and epoch_at - last >= 1)):
-            starts.append((epoch_at, starts[-1][1] + (before + every - step_at if whole is None else whole)))
-        while epoch_at < starts[-1][0]:
-            starts.pop()
-        joined.append(step_at + starts[-1][1])
-        most, before, last = max(most, len(starts)), step_at, epoch_at
-    notes.append(f"the step begins again in each of {most} epochs, so each goes on where the one before ended")
-    return table | {step: Column(rows, np.array(joined))}, most
-
-
-def _of_transformers(table: Table, loss: str) -> bool:
-    """Whether transformers' Trainer wrote it, for Weights & Biases or TensorBoard, or as rows with parts of epochs."""
-    if loss == "train/loss":
-        return "train/learning_rate" in table and ("train/global_step" in table or "train/epoch" in table)
-    if loss != "loss" or not {"loss", "learning_rate", "epoch", "step"} <= table.keys():
-        return False
-    epochs = table["epoch"].within(table["loss"].rows).numbers()[0]
-    return bool((epochs[np.isfinite(epochs)] % 1).any())
+        if other and 0 < np.isin(table[loss].rows, other).mean() < 1:
+            raise LogError(
+                f"{name}: the column {split!r} has rows of validation among those of training: leave them out, or give "
+                "their loss a column of its own"
+            )
 
 
 def _series(
@@ -295,15 +263,15 @@ def _series(
     rows, i, j = _shared(table[step], table[column])
     (at, no_step), (values, no_value) = table[step].numbers(), table[column].numbers()
     odd = np.isin(i, no_step) | np.isin(j, no_value)
-    kept = ~odd & ~np.isnan(at[i])
+    usable = ~odd & ~np.isnan(at[i])
     if odd.any():
         at_first = int(np.flatnonzero(odd)[0])
         bad = table[column].values[j[at_first]] if j[at_first] in no_value else table[step].values[i[at_first]]
         notes.append(
-            f"{odd.sum()} of {odd.sum() + kept.sum()} {what} or their steps are no numbers and left out (the first: "
+            f"{odd.sum()} of {odd.sum() + usable.sum()} {what} or their steps are no numbers and left out (the first: "
             f"{str(bad)[:30]!r})"
         )
-    return (at[i][kept], values[j][kept]), int(odd.sum()), rows
+    return (at[i][usable], values[j][usable]), int(odd.sum()), rows
 
 
 def number(value: Any) -> float | None:
@@ -327,8 +295,8 @@ def _listed(columns: Sequence[str]) -> str:
 
 
 def _first(columns: Iterable[str], names: Sequence[str]) -> str | None:
-    found = {plain(column): column for column in reversed([*columns])}
-    return next((found[name] for name in names if name in found), None)
+    column_by_name = {plain(column): column for column in reversed([*columns])}
+    return next((column_by_name[name] for name in names if name in column_by_name), None)
 
 
 def _given(wanted: str | None, columns: Sequence[str], name: str) -> str | None:

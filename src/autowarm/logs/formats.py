@@ -21,7 +21,6 @@ _SCALARS = ["Wall time", "Step", "Value"]  # one metric, as TensorBoard gives it
 # How JSON begins, and neither a line with a time in brackets nor a dictionary that Python prints.
 _JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[\[{\]])")
 _MANY = 10_000  # rows, from which on a table of numbers alone is read at once
-_TIMES = 1e9  # what is larger in a first column is a time, not a step
 
 
 def logs_in(text: str, name: str, **options: Any) -> list[Log]:
@@ -34,8 +33,8 @@ def logs_in(text: str, name: str, **options: Any) -> list[Log]:
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError):
-        found, notes = _lines(text, name)
-        return _logs_of_objects(found, name, notes=notes, **options)
+        objects, notes = _lines(text, name)
+        return _logs_of_objects(objects, name, notes=notes, **options)
     if isinstance(whole, dict) and isinstance(whole.get("log_history"), list):
         # Of transformers' Trainer, where a loss is the mean of the updates since the one logged before.
         history = [*_objects(whole["log_history"], name), {"max_steps": whole.get("max_steps")}]
@@ -43,10 +42,10 @@ def logs_in(text: str, name: str, **options: Any) -> list[Log]:
     return _logs_of_objects(whole if isinstance(whole, list) else [whole], name, **options)
 
 
-def _logs_of_objects(found: Sequence[Any], name: str, **options: Any) -> list[Log]:
-    if found and all(isinstance(row, list) and len(row) == len(_SCALARS) for row in found):
-        found = [dict(zip(_SCALARS, row, strict=True)) for row in found]
-    rows = _objects(found, name)
+def _logs_of_objects(objects: Sequence[Any], name: str, **options: Any) -> list[Log]:
+    if objects and all(isinstance(row, list) and len(row) == len(_SCALARS) for row in objects):
+        objects = [dict(zip(_SCALARS, row, strict=True)) for row in objects]
+    rows = _objects(objects, name)
     if len(rows) == 1 and any(isinstance(value, list) for value in rows[0].values()):
         # One object with a list for each column.
         lists = {key: value for key, value in rows[0].items() if isinstance(value, list)}
@@ -54,13 +53,13 @@ def _logs_of_objects(found: Sequence[Any], name: str, **options: Any) -> list[Lo
     return logs_of(table_of(rows), name, **options)
 
 
-def _objects(found: Any, name: str) -> list[Mapping[str, Any]]:
-    if not found or not all(isinstance(row, dict) for row in found):
+def _objects(values: Any, name: str) -> list[Mapping[str, Any]]:
+    if not values or not all(isinstance(row, dict) for row in values):
         raise LogError(
             f"{name}: this JSON holds no rows: a log is a list of objects, an object a line, or transformers' "
             "trainer_state.json"
         )
-    return list(found)
+    return list(values)
 
 
 def _lines(text: str, name: str) -> tuple[list[Any], list[str]]:
@@ -94,15 +93,13 @@ def _table(text: str, name: str) -> tuple[Table, list[str]]:
         return [[cell.strip() for cell in row] for row in rows]
 
     [header], begin, notes = cells(lines[:1]), 1, []
-    if (first := number(header[0])) is not None:
+    if number(header[0]) is not None:
         if len(header) > len(_NAMES):
             raise LogError(
                 f"{name}: {len(header)} columns without a header: give them names in a first line, such as step,loss,lr"
             )
         names = ["loss"] if len(header) == 1 else list(_NAMES[: len(header)])
-        if len(header) == len(_NAMES) and first > _TIMES:  # a metric's file of MLflow
-            names = ["Wall time", "Value", "Step"]
-        elif len(header) == len(_NAMES):
+        if len(header) == len(_NAMES):
             notes.append(f"the table has no header: its columns are taken as {', '.join(_NAMES)}")
         header, begin = names, 0
     if len(lines) == begin:

@@ -5,7 +5,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -51,7 +51,7 @@ class Log:
         notes: what a reader of the result should know, in sentences.
         used_at_most: whether ``used_warmup`` is only a bound, as no rate is logged for long before.
         begins: the update of the first loss that was logged; what came before is unknown, or given as ``first_loss``.
-        told: whether the loss at update 1 was given as ``first_loss``.
+        first_loss_given: whether the loss at update 1 was given as ``first_loss``.
         chosen: what was read, in words, such as "step, train loss, lr; 12,000 of 12,000 updates".
     """
 
@@ -65,7 +65,7 @@ class Log:
     notes: tuple[str, ...]
     used_at_most: bool = False
     begins: int = 1
-    told: bool = False
+    first_loss_given: bool = False
     chosen: str = ""
 
     @property
@@ -129,143 +129,166 @@ def make_log(
     """
     if first_loss is not None and not math.isfinite(first_loss):
         raise LogError(f"{name}: first_loss must be a finite number, got {first_loss}")
-    said = list(notes)
-    logged, found = _pairs(name, steps, losses)
-    _refuse_restarts(name, logged)
-    at, values = _in_order(logged, found, "losses", said)
-    last_step = max(int(at[-1]), int(end or 0))
-    finite = np.isfinite(values)
-    if finite.mean() < _MOSTLY_NAN:
-        at, values, finite = at[finite], values[finite], finite[finite]
-    if finite.sum() < 2:
-        raise LogError(
-            f"{name}: {int(finite.sum())} finite losses, and a curve needs at least 2: choose another column"
-        )
-    shift = 1 if _counts_from_zero(at) else 0
-    if (empty := int(np.argmax(values != 0.0))) and np.isfinite(values[empty:]).sum() > 1:
-        said.append(f"the first {empty} losses are 0, which no f(x0) is, and left out")
-        at, values, finite = at[empty:], values[empty:], finite[empty:]
-    updates, last = at + shift, last_step + shift
-    if last > _MOST_UPDATES:
-        raise LogError(
-            f"{name}: the last step is {last:,}, which counts samples or tokens rather than updates: choose the column "
-            "that counts updates"
-        )
-    total = _total(name, total_steps, last) if total_steps is not None else min(max(planned or 0, last), _MOST_UPDATES)
-    end_of_losses = int(updates[-1])
-    if not finite.all() and len(updates) < end_of_losses:
-        said.append(f"{int((~finite).sum())} losses that are not finite are left out")
-        updates, values = updates[finite], values[finite]
-    if len(updates) > LONG:
-        every = -(-len(updates) // MOST)
-        kept = np.unique(np.concatenate([np.arange(DENSE), np.arange(DENSE, len(updates), every), [len(updates) - 1]]))
-        kept = kept[np.isfinite(values[kept])]
-        said.append(f"of {len(updates):,} losses every {every}th is read, after the first {DENSE:,}")
-        updates, values = updates[kept], values[kept]
+    notes = list(notes)
+    # Rows in the order of the run, by the file's own steps.
+    curve = _checked(name, steps, losses)
+    _refuse_restarts(name, curve.at)
+    curve = _ordered(curve, "losses", notes)
+    # From here on updates, counted from 1.
+    shift = 1 if _counts_from_zero(curve.at) else 0
+    last = max(int(curve.at[-1]), int(end or 0)) + shift
+    total = _total(name, total_steps, planned, last)
+    # Losses that mean something, not too many, from update 1 on.
+    curve = _with_losses(name, Curve(curve.at + shift, curve.values), notes)
+    end_of_losses, apart = int(curve.at[-1]), float(np.median(np.diff(curve.at)))
+    if len(curve.at) > LONG:
+        curve = _thinned(curve, notes)
     elif averaged:
-        updates = _middles(updates)
-    begins, told = int(updates[0]), first_loss is not None
-    if begins == 1 and told:
-        said.append("first_loss is not used: the log has the loss at update 1")
-    if begins > 1:
-        if not told:
-            first_loss = float(values[np.isfinite(values)][0])
-            begun = ", the middle of its first mean" if averaged else ""
-            said.append(
-                f"the log begins at update {updates[0]}{begun}: earlier losses are taken as {first_loss:.4g}, the "
-                "first one logged; first_loss= (--first-loss) sets the loss at update 1"
-            )
-        updates, values = np.concatenate([[1], updates]), np.concatenate([[first_loss], values])
-    if (without := int(updates[-1]) - len(updates)) > 0:
-        apart, mean = float(np.median(np.diff(updates))), ", the mean over them" if averaged else ""
-        which = f"a loss every {apart:.0f} updates{mean}: in between"
-        if apart <= 1:
-            which = f"{without:,} updates have no loss of their own:"
-        said.append(f"{which} it is interpolated, with noise of the curve's own size")
-    if end_of_losses < _UNFINISHED * total:
-        said.append(f"the losses end at update {end_of_losses:,} of {total:,}: later ones are taken as the last one")
-    of_updates, at_most = None, False
+        curve = Curve(_middles(curve.at), curve.values)
+    begins = int(curve.at[0])
+    curve = _begun(curve, first_loss, averaged, notes)
+    _note_what_is_missing(curve, averaged, end_of_losses, total, notes)
+    # The rate of every update, and the warm-up that it shows.
+    logged, every_rate, at_most = None, None, False
     if rates is not None and rate_steps is not None:
-        known, seen = _in_order(*_pairs(name, rate_steps, rates), "rates", [])
-        known, seen = known[np.isfinite(seen)], seen[np.isfinite(seen)]
-        positive = len(seen) and seen.min() >= 0 and seen.max() > 0
-        if not positive:
-            said.append("the rates in the log are not positive numbers, so they are not used")
-        elif known[-1] > (end_of_run := max(last_step, total)) + 2 * np.median(np.diff(at)):
-            said.append(
-                f"the rates are not used: their steps go to {known[-1]:,}, those of the losses to {end_of_run:,}"
-            )
-        else:
-            known = known + shift
-            of_updates = _every_rate(known, seen, last, said)
-            if used_warmup is None:
-                used_warmup, at_most = _used(known, seen, said)
+        rate_curve = _checked(name, rate_steps, rates)
+        logged = _usable_rates(Curve(rate_curve.at + shift, rate_curve.values), max(last, total), apart, notes)
+    if logged is not None:
+        every_rate = _every_rate(logged, last, notes)
+        if used_warmup is None:
+            used_warmup, at_most = _used(logged, notes)
     chosen = f"{', '.join(columns)}; " if columns else ""
     return Log(
-        name, updates.astype(np.int64), values, of_updates, total, used_warmup, averaged, tuple(said), at_most, begins,
-        told, f"{chosen}{end_of_losses:,} of {total:,} updates",
+        name, curve.at, curve.values, every_rate, total, used_warmup, averaged, tuple(notes), at_most, begins,
+        first_loss is not None, f"{chosen}{end_of_losses:,} of {total:,} updates",
     )  # fmt: skip
 
 
-def _pairs(name: str, steps: ArrayLike, values: ArrayLike) -> tuple[Array, Array]:
+class Curve(NamedTuple):
+    """Steps or updates, and the losses or rates that were logged at them; each phase of `make_log` returns another."""
+
+    at: NDArray[np.int64]
+    values: Array
+
+    def pick(self, which: NDArray[Any]) -> "Curve":
+        return Curve(self.at[which], self.values[which])
+
+
+def _checked(name: str, steps: ArrayLike, values: ArrayLike) -> Curve:
     try:
-        at, found = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
+        at, numbers = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # of tensors with a graph
         raise LogError(f"{name}: steps and values must be two lists of numbers: {error}") from None
-    if at.ndim != 1 or at.shape != found.shape:
+    if at.ndim != 1 or at.shape != numbers.shape:
         raise LogError(
-            f"{name}: steps and values must be two lists of one length, got shapes {at.shape}, {found.shape}"
+            f"{name}: steps and values must be two lists of one length, got shapes {at.shape}, {numbers.shape}"
         )
     if not len(at):
         raise LogError(f"{name}: no losses")
-    whole = np.isfinite(at) & (at >= 0) & (at == np.round(at))
+    whole = (at >= 0) & (at < 2.0**62) & (at == np.round(at))
     if not whole.all():
         raise LogError(
             f"{name}: steps must be whole numbers from 0, got {at[~whole][0]:g}: choose the column that counts updates"
         )
-    return at, found
+    return Curve(at.astype(np.int64), numbers)
 
 
-def _refuse_restarts(name: str, at: Array) -> None:
+def _refuse_restarts(name: str, at: NDArray[np.int64]) -> None:
     """A resume goes back a little; several epochs, or runs, begin again at the first step after equal stretches."""
     starts = np.flatnonzero((np.diff(at) < 0) & (at[1:] < at[1:2])) + 1
     ends = np.append(at[starts - 1], at[-1])
     if len(starts) and np.median(ends) > _ALIKE * ends.max():
         raise LogError(
-            f"{name}: the steps begin again, {len(starts)} times: pass steps that count the whole run's updates, or a "
-            "column 'epoch' if these are epochs, or one run alone"
+            f"{name}: the steps begin again, {len(starts)} times: pass steps that count the whole run's "
+            "updates, or one run alone"
         )
 
 
-def _in_order(at: Array, values: Array, what: str, said: list[str]) -> tuple[NDArray[np.int64], Array]:
+def _ordered(curve: Curve, what: str, notes: list[str]) -> Curve:
     """Rows with rising steps. Where a run resumed from an earlier step, the rows from there on replace the old ones."""
-    steps = at.astype(np.int64)
+    steps, values = curve
     back = np.flatnonzero(np.diff(steps) <= 0) + 1
     often, share = _OUT_OF_ORDER
     if len(back) >= max(often, share * len(steps)):
-        reverse, kept = np.unique(steps[::-1], return_index=True)
-        if len(reverse) < len(steps):
-            said.append(f"{len(steps) - len(reverse)} {what} are of a step that comes again: the last one counts")
-        return reverse, values[::-1][kept]
-    keep = np.ones(len(steps), dtype=bool)
+        rising, last_rows = np.unique(steps[::-1], return_index=True)
+        if len(rising) < len(steps):
+            notes.append(f"{len(steps) - len(rising)} {what} are of a step that comes again: the last one counts")
+        return Curve(rising, values[::-1][last_rows])
+    stays = np.ones(len(steps), dtype=bool)
     lowest = np.minimum.accumulate(steps[::-1])[::-1]  # of this row and all later ones
-    keep[:-1] = steps[:-1] < lowest[1:]
+    stays[:-1] = steps[:-1] < lowest[1:]
     if same := int((np.diff(steps) == 0).sum()):
-        said.append(f"{same} {what} are of a step that comes again: the last one counts")
+        notes.append(f"{same} {what} are of a step that comes again: the last one counts")
         back = back[steps[back] < steps[back - 1]]
     if (again := back[steps[back] <= np.minimum.accumulate(steps)[back - 1]]).size:
-        said.append(f"the log starts over at step {steps[again[-1]]}: the {again[-1]:,} {what} before are left out")
+        notes.append(f"the log starts over at step {steps[again[-1]]}: the {again[-1]:,} {what} before are left out")
         back = back[back > again[-1]]
     if len(back):
         places = ", ".join(str(steps[i]) for i in back[:3]) + (", …" if len(back) > 3 else "")
-        said.append(f"the run resumed at step {places}: the later {what} count")
-    return steps[keep], values[keep]
+        notes.append(f"the run resumed at step {places}: the later {what} count")
+    return curve.pick(stays)
+
+
+def _with_losses(name: str, curve: Curve, notes: list[str]) -> Curve:
+    finite = np.isfinite(curve.values)
+    if finite.sum() < 2:
+        raise LogError(
+            f"{name}: {int(finite.sum())} finite losses, and a curve needs at least 2: choose another column"
+        )
+    if finite.mean() < _MOSTLY_NAN:
+        curve = curve.pick(finite)
+    if (empty := int(np.argmax(curve.values != 0.0))) and np.isfinite(curve.values[empty:]).sum() > 1:
+        notes.append(f"the first {empty} losses are 0, which no f(x0) is, and left out")
+        curve = curve.pick(np.arange(empty, len(curve.at)))
+    # Where every update has a loss, the schedule itself ignores those that are not finite.
+    finite = np.isfinite(curve.values)
+    if not finite.all() and len(curve.at) < curve.at[-1]:
+        notes.append(f"{int((~finite).sum())} losses that are not finite are left out")
+        curve = curve.pick(finite)
+    return curve
+
+
+def _thinned(curve: Curve, notes: list[str]) -> Curve:
+    """All of the first losses, then about MOST at equal distances, and the last one."""
+    count = len(curve.at)
+    every = -(-count // MOST)
+    picked = np.unique(np.concatenate([np.arange(DENSE), np.arange(DENSE, count, every), [count - 1]]))
+    notes.append(f"of {count:,} losses every {every}th is read, after the first {DENSE:,}")
+    return curve.pick(picked[np.isfinite(curve.values[picked])])
+
+
+def _begun(curve: Curve, first_loss: float | None, averaged: bool, notes: list[str]) -> Curve:
+    """A curve that begins at update 1, with ``first_loss`` or the first loss that was logged."""
+    begins = int(curve.at[0])
+    if begins == 1:
+        if first_loss is not None:
+            notes.append("first_loss is not used: the log has the loss at update 1")
+        return curve
+    if first_loss is None:
+        first_loss = float(curve.values[np.isfinite(curve.values)][0])
+        middle = ", the middle of its first mean" if averaged else ""
+        notes.append(
+            f"the log begins at update {begins}{middle}: earlier losses are taken as {first_loss:.4g}, the "
+            "first one logged; first_loss= (--first-loss) sets the loss at update 1"
+        )
+    return Curve(np.concatenate([[1], curve.at]), np.concatenate([[first_loss], curve.values]))
+
+
+def _note_what_is_missing(curve: Curve, averaged: bool, end: int, total: int, notes: list[str]) -> None:
+    if (without := int(curve.at[-1]) - len(curve.at)) > 0:
+        apart, mean = float(np.median(np.diff(curve.at))), ", the mean over them" if averaged else ""
+        which = f"a loss every {apart:.0f} updates{mean}: in between"
+        if apart <= 1:
+            which = f"{without:,} updates have no loss of their own:"
+        notes.append(f"{which} it is interpolated, with noise of the curve's own size")
+    if end < _UNFINISHED * total:
+        notes.append(f"the losses end at update {end:,} of {total:,}: later ones are taken as the last one")
 
 
 def _counts_from_zero(steps: NDArray[np.int64]) -> bool:
     """Whether the first update is step 0, as it is for Lightning, which logs steps 49, 99, … every 50 updates."""
-    first = int(steps[0]) + 1
-    return first == 1 or (first > 2 and first == np.median(np.diff(steps)) and not ((steps + 1) % first).any())
+    first, gaps = int(steps[0]) + 1, np.diff(steps)
+    return first == 1 or (first > 2 and len(gaps) > 0 and first == np.median(gaps) and not ((steps + 1) % first).any())
 
 
 def _middles(updates: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -275,36 +298,59 @@ def _middles(updates: NDArray[np.int64]) -> NDArray[np.int64]:
     return (np.concatenate([[before], updates[:-1]]) + 1 + updates) // 2
 
 
-def _every_rate(known: NDArray[np.int64], seen: Array, last: int, said: list[str]) -> Array:
+def _usable_rates(rates: Curve, last: int, apart: float, notes: list[str]) -> Curve | None:
+    """The finite rates in order; None if they are not positive, or go on after the run and so count something else."""
+    rates = _ordered(rates, "rates", [])
+    rates = rates.pick(np.isfinite(rates.values))
+    if not len(rates.at) or rates.values.min() < 0 or rates.values.max() <= 0:
+        notes.append("the rates in the log are not positive numbers, so they are not used")
+    elif rates.at[-1] > last + 2 * apart:
+        notes.append(f"the rates are not used: their steps go to {rates.at[-1]:,}, those of the losses to {last:,}")
+    else:
+        return rates
+    return None
+
+
+def _every_rate(logged: Curve, last: int, notes: list[str]) -> Array:
     """The rate of each update: on lines between those logged, the first of which goes on down to update 1."""
-    rates, first, rise = np.interp(np.arange(1, last + 1), known, seen), int(known[0]), 0.0
-    if len(known) > 1:
-        rise = max(0.0, float((seen[1] - seen[0]) / (known[1] - known[0])))
-        if (every := float(np.median(np.diff(known)))) > 1:
-            said.append(f"a rate every {every:.0f} updates: in between it is taken on a line")
+    at, values = logged
+    rates, first, rise = np.interp(np.arange(1, last + 1), at, values), int(at[0]), 0.0
+    if len(at) > 1:
+        rise = max(0.0, float((values[1] - values[0]) / (at[1] - at[0])))
+        if (every := float(np.median(np.diff(at)))) > 1:
+            notes.append(f"a rate every {every:.0f} updates: in between it is taken on a line")
     if first > 1:
-        rates[: first - 1] = np.maximum(0.0, seen[0] - rise * (first - np.arange(1, min(first, last + 1))))
+        rates[: first - 1] = np.maximum(0.0, values[0] - rise * (first - np.arange(1, min(first, last + 1))))
         how = "on the line of their rise" if rise else "as the same"
-        said.append(f"the first rate is logged at update {first:,}: earlier ones are taken {how}")
+        notes.append(f"the first rate is logged at update {first:,}: earlier ones are taken {how}")
     return rates
 
 
-def _used(known: NDArray[np.int64], seen: Array, said: list[str]) -> tuple[int, bool]:
+def _used(logged: Curve, notes: list[str]) -> tuple[int, bool]:
     """The update at which the rate first reached its highest value, and whether it may have been long before."""
-    reached = int(np.argmax(seen >= seen.max() * (1 - 1e-6)))
-    end, (updates, share) = int(known[reached]), _UNSURE
+    at, values = logged
+    reached = int(np.argmax(values >= values.max() * (1 - 1e-6)))
+    end, (updates, share) = int(at[reached]), _UNSURE
     if reached == 0 and end <= 1:
         return 0, False
-    unsure = reached == 0 or end - int(known[reached - 1]) > max(updates, share * end)
+    unsure = reached == 0 or end - int(at[reached - 1]) > max(updates, share * end)
     if unsure:
-        where = f"after update {known[reached - 1]:,}" if reached else "before"
-        said.append(
+        where = f"after update {at[reached - 1]:,}" if reached else "before"
+        notes.append(
             f"the rate is highest at update {end:,}, and none is logged {where}: the warm-up may have been shorter"
         )
     return end, unsure
 
 
-def _total(name: str, total_steps: Any, last: int) -> int:
+def _total(name: str, total_steps: Any, planned: int | None, last: int) -> int:
+    """T as given, or as the log states it, or else its last update."""
+    if last > _MOST_UPDATES:
+        raise LogError(
+            f"{name}: the last step is {last:,}, which counts samples or tokens rather than updates: choose the column "
+            "that counts updates"
+        )
+    if total_steps is None:
+        return min(max(planned or 0, last), _MOST_UPDATES)
     try:
         total = operator.index(total_steps)
     except TypeError:

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from .columns import logs_of, table_of
+from .columns import logs_of
 from .formats import logs_in, table_of_events
 from .log import Log, LogError
 
@@ -90,13 +90,6 @@ def _folder(folder: Path, options: dict[str, Any]) -> list[Log]:
     for file in [*(folder / name for name in _FILES), *checkpoints[-1:]]:
         if file.is_file():
             return read(file, **options)
-    metrics = folder if folder.name == "metrics" else folder / "metrics"  # of MLflow: a file for each
-    if files := [file for file in sorted(metrics.rglob("*")) if file.is_file()]:
-        cells = [
-            (str(file.relative_to(metrics)), line.split()) for file in files for line in file.read_text().splitlines()
-        ]
-        rows = [{"step": row[2], name: row[1]} for name, row in cells if len(row) == len(("time", "value", "step"))]
-        return logs_of(table_of(rows), _name(folder), shared=False, **options)
     runs = sorted({file.parent for file in folder.rglob("*tfevents*")})
     logs, failed = [], []
     for run in runs:

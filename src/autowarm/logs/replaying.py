@@ -93,7 +93,7 @@ def replay(
             "give a file, a Log, a DataFrame, or a tuple (steps, losses) or (steps, losses, rates), got "
             f"{type(log).__name__}"
         )
-    if not chosen.told and chosen.begins > max(1, _LATE * chosen.total_steps):
+    if not chosen.first_loss_given and chosen.begins > max(1, _LATE * chosen.total_steps):
         raise LogError(
             f"{chosen.name}: the losses begin at update {chosen.begins:,} of {chosen.total_steps:,}, and the warm-up "
             "is over by then: give an earlier log, or the loss at update 1 with first_loss= (--first-loss)"
@@ -114,8 +114,8 @@ def _chosen(logs: list[Log], run: str | None, place: Any) -> Log:
     if len(matching) == 1:
         return matching[0]
     names = ", ".join(repr(log.name) for log in logs[:10]) + (", …" if len(logs) > 10 else "")
-    found = "several runs" if run is None else f"{len(matching) or 'no'} runs with {run!r} in their names"
-    raise LogError(f"{place}: {found}; name one with run= (--run), or pass one of autowarm.logs.read's: {names}")
+    which = "several runs" if run is None else f"{len(matching) or 'no'} runs with {run!r} in their names"
+    raise LogError(f"{place}: {which}; name one with run= (--run), or pass one of autowarm.logs.read's: {names}")
 
 
 def as_recorded(log: Log, make: Make, *, whole: bool) -> Reading:
@@ -154,16 +154,16 @@ def closed_loop(log: Log, make: Make, *, whole: bool) -> Reading:
 
     def loss_at(update: int, summed: float) -> float:
         nonlocal last
-        here, end = last[0], len(sums) - 1
-        while here < end and sums[here + 1] <= summed:
-            here += 1
-        if here == end:
+        place, end = last[0], len(sums) - 1
+        while place < end and sums[place + 1] <= summed:
+            place += 1
+        if place == end:
             return losses[-1]
-        share = (summed - sums[here]) / (sums[here + 1] - sums[here])
-        lost = 1.0 - 0.5 * _scatter(here - last[0], last[1], share) if update else 0.0
-        last = (here, share)
-        loss = losses[here] + share * (losses[here + 1] - losses[here])
-        return loss + noise[here] * math.sqrt(lost) * float(draws[update]) if lost > 0.0 else loss
+        share = (summed - sums[place]) / (sums[place + 1] - sums[place])
+        lost = 1.0 - 0.5 * _scatter(place - last[0], last[1], share) if update else 0.0
+        last = (place, share)
+        loss = losses[place] + share * (losses[place + 1] - losses[place])
+        return loss + noise[place] * math.sqrt(lost) * float(draws[update]) if lost > 0.0 else loss
 
     return _drive(log, make, loss_at, whole)
 

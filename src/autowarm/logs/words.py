@@ -2,9 +2,10 @@
 
 import re
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
-from .columns import LIKE_A_LOSS, LIKE_A_RATE, OTHER_LOSS, TOTAL, Table, plain, table_of
+from .columns import LIKE_A_LOSS, LIKE_A_RATE, OTHER_LOSS, TOTAL, Table, number, plain, table_of
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TIME = re.compile(r"(\d{2,4}[-/.]\d\d([-/.]\d\d)?[ T,]+)?\d+:\d\d(:\d\d)?([.,]\d+)?(?![\w:])|\d{4}[-/]\d\d[-/]\d\d")
@@ -75,22 +76,22 @@ def table_of_words(text: str) -> tuple[Table, list[str]]:
         row = _pairs(line)
         losses = frozenset(key for key in row if LIKE_A_LOSS.search(plain(key)) and not key.startswith("val "))
         keras = keras or (bool(losses) and _KERAS.search(line) is not None)
-        if losses and (found := _RANK.search(line)):
-            rank = rank or found[1]
-            if found[1] != rank:
+        if losses and (of_rank := _RANK.search(line)):
+            rank = rank or of_rank[1]
+            if of_rank[1] != rank:
                 other_ranks += 1
                 continue
-        here = {key: row[key] for key in row if key in _PLACES or key in ("epoch", "of")}
-        if here.keys() - {"epoch", "of"}:
+        named = {key: row[key] for key in row if key in _PLACES or key in ("epoch", "of")}
+        if named.keys() - {"epoch", "of"}:
             place = {"epoch": place["epoch"]} if "epoch" in place else {}
-        place |= here
+        place |= named
         row = place | row
         if losses or any(key == "epochs" or _WORTH.search(plain(key)) for key in row):
             rows.append(row)
-            own = frozenset(key for key in losses if not OTHER_LOSS.search(plain(key)))
-            kinds.append((own, frozenset(place) & _PLACES) if own else None)
-        elif here.keys() & _PLACES - {"count"}:
-            rows.append(here)
+            training = frozenset(key for key in losses if not OTHER_LOSS.search(plain(key)))
+            kinds.append((training, frozenset(place) & _PLACES) if training else None)
+        elif named.keys() & _PLACES - {"count"}:
+            rows.append(named)
             kinds.append(None)
     if keras:
         notes.append("Keras prints the mean loss of the epoch so far, which falls later than the losses themselves")
@@ -99,10 +100,28 @@ def table_of_words(text: str) -> tuple[Table, list[str]]:
     usual: dict[Any, tuple[int, Any]] = {}
     for (losses, places), count in Counter(kind for kind in kinds if kind).items():
         usual[losses] = max(usual.get(losses, (0, None)), (count, places), key=lambda x: x[0])
-    kept = [row for row, kind in zip(rows, kinds, strict=True) if kind is None or usual[kind[0]][1] == kind[1]]
-    if len(kept) < len(rows):
-        notes.append(f"{len(rows) - len(kept):,} lines with a loss, but a step of another kind, are left out")
-    return table_of(kept), notes
+    of_the_usual = [kind is None or usual[kind[0]][1] == kind[1] for kind in kinds]
+    if left_out := of_the_usual.count(False):
+        notes.append(f"{left_out:,} lines with a loss, but a step of another kind, are left out")
+    _count_through_epochs([row for row, kind in zip(rows, kinds, strict=True) if kind and usual[kind[0]][1] == kind[1]])
+    return table_of(row for row, usual in zip(rows, of_the_usual, strict=True) if usual), notes
+
+
+def _count_through_epochs(rows: list[dict[str, Any]]) -> None:
+    """Turn a step of an epoch whose length is printed, as in [10/200], into one of the run, and add T."""
+    counted = [
+        (row, key, number(row[key]) or 0.0, (number(row.get("epoch", 0)) or 0.0) // 1)
+        for row in rows
+        if "of" in row and len(places := row.keys() & _PLACES) == 1
+        for key in places
+    ]
+    again = any(t <= s and later > epoch for (*_, s, epoch), (*_, t, later) in pairwise(counted))
+    epochs = {epoch for *_, epoch in counted}
+    for row, key, step, epoch in counted:
+        stated, first = int(row.get("epochs", 1)), min(1.0, *epochs, 1.0)
+        times = max(stated, max(epochs) - first + 1) if again else stated if len(epochs) == 1 else 1
+        row[key] = step + again * row["of"] * (epoch - first)
+        row.setdefault("total_steps", row["of"] * times)
 
 
 def _pairs(line: str) -> dict[str, Any]:
@@ -111,7 +130,7 @@ def _pairs(line: str) -> dict[str, Any]:
         line = pattern.sub(new, line)
     line = _SOURCE.sub(" ", _TIME.sub(" ", line))
     other, counts = _PHASE.search(line), line
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for pair in _PAIR.finditer(line):
         key, value, of = pair["key"], pair["value"], pair["of"]
         name = plain(key)
@@ -122,14 +141,14 @@ def _pairs(line: str) -> dict[str, Any]:
             if of:  # which is no count of updates
                 counts = counts.replace(pair[0], " ", 1)
         elif name in _PLACES or (last in _STEPS and "/" not in key and not words & {"per", "time", "avg"}):
-            key, total = name if name in _PLACES else last, "total_steps"
+            key, total = name if name in _PLACES else last, "of"
         elif LIKE_A_LOSS.search(name) and other and other.start() <= pair.start("key"):
             key = f"val {key}"
         if of and total:
-            found.setdefault(total, int(of.replace(",", "")))
+            numbers.setdefault(total, int(of.replace(",", "")))
         if key in _PLACES or key == "epoch" or TOTAL.search(name):
             value = value.replace(",", "")
-        found.setdefault(key, value)
-    if count := _COUNT.search(counts):
-        found |= {"count": int(count[1]), "of": int(count[2])}
-    return found
+        numbers.setdefault(key, value)
+    if "of" not in numbers and (count := _COUNT.search(counts)):
+        numbers |= {"count": int(count[1]), "of": int(count[2])}
+    return numbers

@@ -124,13 +124,13 @@ def find_rate(
                 set_rate(group, float(rates[i]) * share)
             optimizer.zero_grad()
             try:
-                seen = Observation.of(run_closure(closure, params) if params else closure(), 1.0)
+                observation = Observation.of(run_closure(closure, params) if params else closure(), 1.0)
             except StopIteration:
                 fewer = f", or pass steps={i}" if i >= _LEAST_STEPS else ""
                 raise ValueError(
                     f"the batches ended after {i} of {steps} steps: let the closure start over{fewer}"
                 ) from None
-            loss = _mean(seen, ranks, i)
+            loss = _mean(observation, ranks, i)
             before, doubt = doubt, not math.isfinite(loss)
             if before or not doubt:  # a bad batch gives one such loss, but broken weights give a second
                 losses.append(loss)
@@ -149,10 +149,10 @@ def find_rate(
     return RateSearch(rates[: len(losses)], np.array(losses), has_broken(losses, steps), total_steps)
 
 
-def _mean(seen: Observation, ranks: Ranks, updates: int) -> float:
+def _mean(observation: Observation, ranks: Ranks, updates: int) -> float:
     """The mean of the ranks' losses; NaN if one is not finite, for all ranks then share its gradients."""
-    bad = Observation(float(not math.isfinite(seen.loss)), 1.0)
-    loss = math.nan if mean_loss([bad], ranks, updates) else mean_loss([seen], ranks, updates)
+    bad = Observation(float(not math.isfinite(observation.loss)), 1.0)
+    loss = math.nan if mean_loss([bad], ranks, updates) else mean_loss([observation], ranks, updates)
     return math.nan if loss is None else loss
 
 

@@ -103,8 +103,8 @@ class Keeper:
             items |= {key: self(item) for key, item in value.items()}
             return restore
         if isinstance(value, tuple):
-            held = [self(part) for part in value]
-            return self._know(value, lambda: _each_again(value, held))
+            restores = [self(part) for part in value]
+            return self._know(value, lambda: _each_again(value, restores))
         if isinstance(value, list | deque):
             parts: list[Restore] = []
             restore = self._know(value, lambda: _refilled(value, [restore() for restore in parts]))
@@ -158,8 +158,8 @@ def may_count(name: str, value: Any) -> bool:
     return isinstance(value, int | float | Tensor) and name not in _OPTIONS
 
 
-def _each_again(value: tuple[Any, ...], held: list[Restore]) -> tuple[Any, ...]:
-    for restore in held:
+def _each_again(value: tuple[Any, ...], restores: list[Restore]) -> tuple[Any, ...]:
+    for restore in restores:
         restore()
     return value
 
@@ -212,9 +212,9 @@ class Snapshot:
             restore()
         for module, name, restore in self._buffers:
             put_back(module, name, restore())
-        for one, kept in self._states.items():
+        for one, restores in self._states.items():
             # A state that the optimizer has loaded since is in other dictionaries.
-            content = {key: restore() for key, restore in kept.items()}
+            content = {key: restore() for key, restore in restores.items()}
             one.state.clear()
             one.state.update(content)
         for group in optimizer.param_groups:

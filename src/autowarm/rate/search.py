@@ -201,7 +201,7 @@ def has_broken(losses: Sequence[float], steps: int) -> bool:
     first = max(3, steps // 10)
     if len(losses) < first + 3:
         return False
-    seen = np.asarray(losses)
-    start = float(seen[:first].mean())
-    medians = np.median(np.stack([seen[:-2], seen[1:-1], seen[2:]]), axis=0)
-    return bool(medians[-1] > start + max(start - medians.min(), 10 * noise_of(seen)))
+    values = np.asarray(losses)
+    start = float(values[:first].mean())
+    medians = np.median(np.stack([values[:-2], values[1:-1], values[2:]]), axis=0)
+    return bool(medians[-1] > start + max(start - medians.min(), 10 * noise_of(values)))

@@ -113,11 +113,13 @@ def fit(
         >>> round(cubic.rho, 4), [round(c, 3) for c in fit(Δ, 1 + Δ + Δ**3, "assumption", rho=3).coefficients]
         (3.0, [1.0, 1.0, 1.0])
     """
+    # The data: two finite sequences of one length.
     x, y = np.asarray(gaps, dtype=np.float64), np.asarray(smoothness, dtype=np.float64)
     if x.ndim != 1 or x.shape != y.shape:
         raise ValueError(f"gaps and smoothness must be two sequences of one length, got shapes {x.shape} and {y.shape}")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         raise ValueError("gaps and smoothness must be finite: leave out the steps that diverged")
+    # The exponents: those of the model, and for two of them ρ, given or the best one.
     free = model in _WITH_RHO and rho is None
     if model in _WITH_RHO:
         if not np.all(x > 0 if free else x >= 0):
@@ -134,6 +136,7 @@ def fit(
         exponents = MODELS[model]
     if len(np.unique(x)) < len(exponents) + free:
         raise ValueError(f"{model} needs more than {len(np.unique(x))} different gaps")
+    # The coefficients, and how well the curve describes the data.
     coefficients = _solve(_design(x, exponents), y, nonnegative)
     residuals = y - _design(x, exponents) @ coefficients
     rss, tss = float(residuals @ residuals), float(np.sum((y - y.mean()) ** 2))
@@ -152,7 +155,7 @@ def fit(
 
 def bootstrap(
     gaps: ArrayLike,
-    found: Fit,
+    curve: Fit,
     *,
     at: ArrayLike | None = None,
     level: float = 0.95,
@@ -168,16 +171,19 @@ def bootstrap(
     """
     x = np.asarray(gaps, dtype=np.float64)
     size = block or max(1, round(math.sqrt(len(x))))
+    # One sign for each block of neighbouring points: (samples, blocks).
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(samples, -(-len(x) // size)))
     # Least squares is linear: a sample's coefficients are the fit's plus those of the residuals with random signs.
-    X = _design(x, found.exponents)
+    X = _design(x, curve.exponents)
     scale = _scale(X)
-    by_point = np.linalg.pinv(X / scale).T / scale * found.residuals[:, None]
+    by_point = np.linalg.pinv(X / scale).T / scale * curve.residuals[:, None]
+    # by_point (n, coefficients): what each residual adds to the coefficients; the points of a block share a sign.
     by_block = np.add.reduceat(by_point, np.arange(0, len(x), size))
-    coefficients = np.array(found.coefficients) + signs @ by_block
+    coefficients = np.array(curve.coefficients) + signs @ by_block
+    # Percentile intervals of the coefficients, and of the curves that they draw.
     tails = [50 * (1 - level), 50 * (1 + level)]
     intervals = [Interval(*map(float, pair)) for pair in np.percentile(coefficients, tails, axis=0).T]
-    curves = coefficients @ _design(x if at is None else np.asarray(at, dtype=np.float64), found.exponents).T
+    curves = coefficients @ _design(x if at is None else np.asarray(at, dtype=np.float64), curve.exponents).T
     low, high = np.percentile(curves, tails, axis=0)
     return intervals, (low, high)
 
@@ -220,9 +226,11 @@ def _best_rho(x: Array, y: Array, others: tuple[float, ...]) -> float:
         X = _design(x, (*others, math.exp(log_rho)))
         return float(np.sum((y - X @ _solve(X, y, True)) ** 2))
 
+    # The best of 60 exponents, equally spaced in log ρ, brackets the minimum between its two neighbours.
     grid = np.linspace(math.log(_RHO[0]), math.log(_RHO[1]), 60)
     best = int(np.argmin([rss(g) for g in grid]))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    # Golden section: 40 steps narrow the bracket below single precision.
     golden = (math.sqrt(5) - 1) / 2
     for _ in range(40):
         a, b = high - golden * (high - low), low + golden * (high - low)

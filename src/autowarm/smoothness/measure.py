@@ -67,7 +67,8 @@ class Point:
 
         None if there is no minimiser: ⟨g, d⟩ ≥ 0, or the curvature is not positive.
         """
-        bend = self.slope_after - self.slope  # K‖δ‖²
+        # The parabola f(x) + s⟨g, δ⟩ + s²·bend/2 along x + s·δ has its minimum at s = −⟨g, δ⟩/bend.
+        bend = self.slope_after - self.slope
         return -self.slope / bend * self.rate if self.slope < 0 and bend > 0 else None
 
 
@@ -90,20 +91,24 @@ def measure(
     the norms, in the order of ``geometry``; all enter the inner products. All ranks gather DTensors together, one
     tensor at a time, and free each at once.
     """
+    # One geometry for each measured tensor. The norms compose as those of a maximum over layers: ‖δ‖ is the largest of
+    # the layers' norms, and its dual the sum of their duals.
     which = [True] * len(steps) if measured is None else list(measured)
     geometries = iter(geometry.each(sum(which)))
     duals, norms, slopes, slopes_after, squares = [], [], [], [], []
     for g, g_after, step, counts in zip(grads, grads_after, steps, which, strict=True):
+        # δ, g and g⁺ of one tensor, gathered if it is sharded and freed before the next
         d = whole(step)
-        first = torch.zeros_like(d) if g is None else whole(g)
-        second = torch.zeros_like(d) if g_after is None else whole(g_after)
+        before = torch.zeros_like(d) if g is None else whole(g)
+        after = torch.zeros_like(d) if g_after is None else whole(g_after)
         if counts:
-            own = next(geometries)
-            duals.append(double(own.dual(second - first)))
-            norms.append(double(own.norm(d)))
+            norms_of = next(geometries)
+            duals.append(double(norms_of.dual(after - before)))
+            norms.append(double(norms_of.norm(d)))
+        # ⟨g, δ⟩, ⟨g⁺, δ⟩ and ‖δ‖₂² over all tensors: their differences cancel, hence double precision
         wide = double(d).flatten()
-        slopes.append(torch.dot(double(first).flatten(), wide))
-        slopes_after.append(torch.dot(double(second).flatten(), wide))
+        slopes.append(torch.dot(double(before).flatten(), wide))
+        slopes_after.append(torch.dot(double(after).flatten(), wide))
         squares.append(torch.dot(wide, wide))
     return {
         "gradient_change": _gather(duals).sum(),

@@ -103,18 +103,14 @@ class Probe:
         if step % self.every:
             yield closure()
             return
-        measuring = self._measuring(closure, step)
-        yield next(measuring)
-        self.points.append(next(measuring))
-
-    def _measuring(self, closure: Closure, step: int) -> Iterator[Any]:
-        """Yield the loss at x^t, then, once the step is made, the point."""
         params, measured, geometry = self._tensors()
         if any(p.grad is not None and bool(local(p.grad).any()) for p in params):
             raise RuntimeError(
                 "a probed step must start with gradients of zero, but those of an earlier step are still there: call "
                 "optimizer.zero_grad() before the probe runs the closure"
             )
+        # At x^t: the loss, and copies of what clipping and the step will change. The generators' states are for the
+        # second pass, which must draw the same dropout masks.
         states = generators()
         loss = run_closure(closure, params)
         if not isinstance(loss, Tensor):
@@ -123,43 +119,46 @@ class Probe:
         weights = [p.detach().clone() for p in params]
         grads = [None if p.grad is None else p.grad.detach().clone() for p in params]
         yield loss
+        # At x^{t+1}, on the same batch. The copies of the weights go before the second pass needs the memory.
         with torch.no_grad():
             steps = [p.detach() - x for p, x in zip(params, weights, strict=True)]
         weights.clear()
         with untouched(self.model, params):
             set_generators(states)
             loss_after = closure().detach()
-            found = measure(grads, [p.grad for p in params], steps, geometry, measured)
+            numbers = measure(grads, [p.grad for p in params], steps, geometry, measured)
         with autocast_off():
             losses = self._mean_over_ranks([loss_before, loss_after])
-            numbers = [*losses, *(number.to(losses[0].device, losses[0].dtype) for number in found.values())]
-            before, after, *rest = torch.stack(numbers).tolist()  # wait for the device once, for all numbers
-        yield Point(step, rate, before, after, **dict(zip(found, rest, strict=True)))
+            scalars = [*losses, *(number.to(losses[0].device, losses[0].dtype) for number in numbers.values())]
+            before, after, *rest = torch.stack(scalars).tolist()  # wait for the device once, for all numbers
+        self.points.append(Point(step, rate, before, after, **dict(zip(numbers, rest, strict=True))))
 
     def _tensors(self) -> tuple[list[Tensor], list[bool], MaxOverLayers]:
         """Return all tensors that the optimizer trains, each once, which of them are measured, and their norms."""
-        named, own = self._geometry, dict[Tensor, Any]()
+        named, geometry_by_tensor = self._geometry, dict[Tensor, Any]()
         for group in self.optimizer.param_groups:
             for p in group["params"]:
                 if p.requires_grad:
-                    own.setdefault(p, group.get("geometry") if named is None else geometry_in(group, p, named))
-        measured = [named is None or p.ndim >= 2 for p in own]
+                    geometry = group.get("geometry") if named is None else geometry_in(group, p, named)
+                    geometry_by_tensor.setdefault(p, geometry)
+        # The paper's norms are over matrices; a model without any is measured by its vectors.
+        measured = [named is None or p.ndim >= 2 for p in geometry_by_tensor]
         if not any(measured):
-            measured = [True] * len(own)
-        geometries = [one for one, counts in zip(own.values(), measured, strict=True) if counts]
+            measured = [True] * len(measured)
+        geometries = [one for one, counts in zip(geometry_by_tensor.values(), measured, strict=True) if counts]
         if named is None and not all(isinstance(one, Geometry) for one in geometries):
             raise ValueError(
                 f'geometry="groups" needs a geometry in every group, which {type(self.optimizer).__name__} lacks: '
                 "pass geometry='spectral', 'sign', 'frobenius' or a Geometry of your own"
             )
-        return list(own), measured, MaxOverLayers(geometries)
+        return list(geometry_by_tensor), measured, MaxOverLayers(geometries)
 
     def _mean_over_ranks(self, losses: list[Tensor]) -> list[Tensor]:
-        mine = torch.stack([double(whole(loss)).reshape(()) for loss in losses])
+        local_losses = torch.stack([double(whole(loss)).reshape(()) for loss in losses])
         if not (dist.is_available() and dist.is_initialized()):
-            return list(mine)
+            return list(local_losses)
         world = dist.get_world_size(self._process_group)
-        everyone = mine.new_empty(world * len(losses))
-        dist.all_gather_into_tensor(everyone, mine, group=self._process_group)
+        all_losses = local_losses.new_empty(world * len(losses))
+        dist.all_gather_into_tensor(all_losses, local_losses, group=self._process_group)
         # Every rank sums in rank order, so that all get bit-identical results.
-        return list(everyone.reshape(world, -1).mean(0))
+        return list(all_losses.reshape(world, -1).mean(0))

@@ -77,6 +77,7 @@ class Smoothness:
         if self.rho <= 1 or self.K_rho == 0:
             return math.inf
         # A quotient of roots, because the root's argument may overflow.
+        # Δ/K(Δ) is stationary where K = Δ·K′, that is K0 = (ρ−1)·Kρ·Δ^ρ.
         root = 1 / self.rho
         return float(self.K0**root / ((self.rho - 1) ** root * self.K_rho**root))
 
@@ -94,9 +95,10 @@ class Smoothness:
 
     @property
     def _least_per_gap(self) -> float:
-        # inf K(Δ)/Δ. A product of roots, because a quotient may overflow.
+        # inf K(Δ)/Δ. For ρ ≤ 1 it is the limit as Δ → ∞, where K0/Δ and, below 1, Kρ·Δ^{ρ−1} vanish.
         if self.rho <= 1:
             return self.K1 + (self.K_rho if self.rho == 1 else 0.0)
+        # Otherwise its value at Δ′. A product of roots, because a quotient may overflow.
         root = 1 / self.rho
         return self.rho * (self.K0 / (self.rho - 1)) ** (1 - root) * self.K_rho**root + self.K1
 
@@ -134,5 +136,7 @@ class Smoothness:
             raise ValueError(f"the lemma needs 0 < rho < 2, got {rho}")
         if not L_rho >= 0:
             raise ValueError(f"L_rho must be at least 0, got {L_rho}")
+        # Let L = L0 + Lρ·G^ρ at a gradient of norm G. If L0 is the larger term, L ≤ 2·L0; otherwise the gap is at least
+        # G²/(2L) ≥ G^{2−ρ}/(4Lρ), which bounds G^ρ by a power of the gap.
         exponent = rho / (2 - rho)
         return cls(exponent, 2 * L0, 0.0, L_rho * (4 * L_rho) ** exponent)

@@ -50,6 +50,7 @@ class FiniteSum:
 
     @property
     def _steepest(self) -> CompositeProblem:
+        # K grows with L, so the largest L among the f_ξ gives constants that hold for all.
         return max(self.components, key=lambda f: f.L)
 
     @property
@@ -74,6 +75,7 @@ class FiniteSum:
     def largest_gap(self, D: float) -> float:
         """M of Theorem 3, a bound on f_ξ(x) − f_ξ* over all ξ and ‖x − x*‖ ≤ D, from q_ξ ≤ L·D²/2; may be infinite."""
         f = self._steepest
+        # q is L-smooth with minimum 0 at x*. The steepest f_ξ bounds all, because they share Φ and c.
         q = f.L * D**2 / 2
         return f.scale * float(f.outer.value(torch.tensor(q, dtype=torch.float64))) if q < f.outer.edge else math.inf
 
@@ -90,6 +92,7 @@ class FiniteSum:
 
     def point(self, D: float, generator: torch.Generator) -> Tensor:
         """Draw a random x with ‖x − x*‖₂ = D."""
+        # A Gaussian direction is uniform on the sphere.
         ray = torch.randn(self.x_star.shape, generator=generator, dtype=torch.float64)
         return self.x_star + ray * (D / float(self.geometry.norm(ray)))
 
@@ -117,6 +120,7 @@ def regression_family(
         >>> family.K.K0, family.gap(torch.ones(2, dtype=torch.float64))
         (4.0, 1.25)
     """
+    # Each f_ξ sees one row, so A is (1, n): its kernel is no obstacle, as Theorem 3 needs no level set.
     components = [
         CompositeProblem(Frobenius(), x_star, outer, scale, features=row[None], ripple=ripple, frequency=frequency)
         for row in rows

@@ -89,6 +89,7 @@ def barrier(power: float = 2.0) -> Outer:
     if not (2 / 1000 < p < math.inf):
         raise ValueError(f"the barrier's power must be finite and above 0.002, so that ρ = 1 + 2/p < 1001; got {p}")
     rho = 1 + 2 / p
+    # m of the power mean (1+s)^{ρ−1} ≤ m·(1 + s^{ρ−1}), by which the constants for ρ > 2 are too large.
     excess = max(1.0, 2 ** (rho - 2))
     return Outer(
         value=lambda q: torch.expm1(-p * torch.log1p(-q)),
@@ -138,6 +139,7 @@ class CompositeProblem:
     frequency: float = 4.0
 
     def __post_init__(self) -> None:
+        # The radius of a level set is known only where ‖z‖ ≤ ‖z‖_F, up to the geometry's radius.
         if not isinstance(self.geometry, (Frobenius, Sign, Spectral)) or isinstance(self.geometry.radius, str):
             raise TypeError(f"geometry must be Frobenius, Sign or Spectral with a numeric radius, got {self.geometry}")
         if self.x_star.dtype != torch.float64:
@@ -157,6 +159,7 @@ class CompositeProblem:
     def _singular_values(self) -> tuple[float, float]:
         if self.features is None:
             return 1.0, 1.0
+        # With fewer rows than columns A has a kernel, and σ_min(A) is 0.
         s = torch.linalg.svdvals(self.features)
         return float(s[0]), float(s[-1]) if len(s) == self.x_star.numel() else 0.0
 
@@ -172,12 +175,14 @@ class CompositeProblem:
     @cached_property
     def L(self) -> float:
         """The smoothness of q in the geometry's norm, κ·ℓ·σ_max(A)²."""
+        # ℓ = 1 + θ·√(4+ω²)/2, the bound on |g″|
         curvature = 1 + self.ripple * math.sqrt(4 + self.frequency**2) / 2
         return self.geometry.kappa(self.x_star.shape) * curvature * self._singular_values[0] ** 2
 
     @cached_property
     def K(self) -> Smoothness:
         """The constants of Assumption 2 in the pair form."""
+        # c·Φ has the curvature c·L·K_Φ(Δ/c), whose term of degree ρ carries c^{1−ρ}.
         K, c = self.outer.K, self.scale
         return Smoothness(K.rho, self.L * c * K.K0, self.L * K.K1, self.L * c ** (1 - K.rho) * K.K_rho)
 
@@ -188,7 +193,7 @@ class CompositeProblem:
             t = self.features @ t
         if self.ripple == 0:
             return 0.5 * torch.linalg.vecdot(t, t), t
-        # The wave is bounded and multiplied by t², so any phase is right at t = 0.
+        # g and g′ of the ripples. The wave is bounded and multiplied by t², so any phase is right at t = 0.
         phase = self.frequency * torch.where(t == 0, 1.0, t).abs().log()
         wave = 1 + self._epsilon * phase.sin()
         slope = t * (wave + 0.5 * self._epsilon * self.frequency * phase.cos())
@@ -204,6 +209,7 @@ class CompositeProblem:
         q, dq = self._inner(x)
         if not q < self.outer.edge:
             return math.inf, torch.full_like(x, math.nan)
+        # Chain rule: ∇f = c·Φ′(q)·Aᵀg′(A·vec(x − x*)).
         if self.features is not None:
             dq = self.features.T @ dq
         return self.scale * float(self.outer.value(q)), (self.scale * self.outer.slope(q) * dq).reshape(x.shape)
@@ -236,7 +242,8 @@ class CompositeProblem:
         smallest = self._singular_values[1]
         if smallest == 0:
             return math.inf
-        # The largest entry and the largest singular value are at most the Frobenius norm.
+        # q ≥ (1 − ε)/2·σ_min²·‖x − x*‖²_F on the level set; the largest entry and the largest singular value are at
+        # most the Frobenius norm.
         frobenius = math.sqrt(2 * float(self._inner(x)[0]) / (1 - self._epsilon)) / smallest
         return frobenius / self.geometry.radius_of(x.shape)
 
@@ -272,6 +279,7 @@ def catalogue(seed: int = 0) -> dict[str, CompositeProblem]:
     }
     problems = {}
     for (norm, (geometry, shape)), (kind, (outer, ripple)) in product(norms.items(), kinds.items()):
+        # A well-conditioned A that no axis and no norm is aligned with.
         x_star = torch.randn(shape, generator=generator, dtype=torch.float64)
         mixing = torch.randn(x_star.numel(), x_star.numel(), generator=generator, dtype=torch.float64)
         features = torch.eye(x_star.numel(), dtype=torch.float64) + 0.1 * mixing

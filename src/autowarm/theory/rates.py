@@ -75,6 +75,7 @@ def theorem_1_bound(curvatures: Array, D: float) -> Array:
         >>> theorem_1_bound(np.array([4.0, 2.0, 1.5]), D=1.0).tolist()
         [8.0, 3.0, 1.6666666666666667]
     """
+    # Entry T−1 sums K(x⁰), …, K(x^{T−1}); 1/Δ^{t+1} ≥ 1/Δ^t + 1/(2D²K) and Σ1/K ≥ T²/ΣK give it.
     return 2 * D**2 * np.cumsum(curvatures) / _horizons(curvatures) ** 2
 
 
@@ -95,6 +96,7 @@ def decay_only_rate(gap: float | Array, K: Smoothness, D: float, gap0: float) ->
         (0.1, 0.5)
     """
     _require_positive(D=D, gap0=gap0)
+    # K never exceeds K(Δ⁰), because the gap never rises; so this is Theorem 1's rate with the largest curvature.
     return gap / (D * K(gap0))
 
 
@@ -120,6 +122,7 @@ def weight_decay_limit(norm_x0: float, norm_x_star: float, K: Smoothness | None 
     """
     if not (norm_x0 >= 0 and norm_x_star >= 0):
         raise ValueError(f"norms are never negative, got {norm_x0} and {norm_x_star}")
+    # The ball of radius 1/λ must hold x⁰ and x*; the steps then stay in it.
     largest = max(norm_x0, norm_x_star)
     limit = 1 / largest if largest > 0 else math.inf
     return limit if K is None else min(limit, K.lambda_max)
@@ -176,6 +179,7 @@ def theorem_3_bound(curvatures: Array, D: float) -> Array:
         >>> theorem_3_bound(np.array([3.0, 4.0]), D=1.0).tolist()
         [3.0, 2.5]
     """
+    # E[ΣK_ξ²] of the printed form: the mean over paths, with one row for each.
     squares = np.atleast_2d(np.asarray(curvatures, dtype=np.float64) ** 2).mean(axis=0)
     return D**2 * np.sqrt(np.cumsum(squares)) / _horizons(squares)
 

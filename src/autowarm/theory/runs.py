@@ -46,7 +46,7 @@ class Run:
 def descend(
     problem: CompositeProblem | FiniteSum,
     x0: Tensor,
-    rate: Callable[[float], float | Array],
+    rate: Callable[..., float | Array],
     steps: int,
     *,
     weight_decay: float = 0.0,
@@ -79,20 +79,25 @@ def descend(
         raise ValueError(f"steps must be at least 1, got {steps}")
     geometry, K, x_star, x = problem.geometry, problem.K, problem.x_star, x0.clone()
     D = problem.radius(x0)
+    # What is known before step t, T + 1 entries; and what step t does, T entries.
     states, rates, measured, before = [], [], [], (x, x)
     for t in range(steps + 1):
+        # f(x^t) and its gradient, exact; of the family, those of the f_ξ that Theorem 3 draws at t.
         f = problem.draw(generator) if isinstance(problem, FiniteSum) else problem
         gap, gradient = f.gap_and_gradient(x)
         finite = math.isfinite(gap)
         if t == 0 and not finite:
             raise ValueError("x0 is outside the domain: f(x0) is infinite")
+        # A step that leaves the domain is recorded, so that the checks see it, and ends the run.
         curvature = K(gap) if finite else math.inf
         states.append((gap, curvature, float(geometry.norm(x)), float(geometry.norm(x - x_star))))
         if t > 0:
+            # Assumption 2 along the step from x^{t−1}, in the geometry's norms.
             moved = float(geometry.norm(x - before[0])) if f is problem else 0.0  # gradients of two f_ξ say nothing
             measured.append(float(geometry.dual(gradient - before[1])) / moved if moved > 0 else 0.0)
         if t == steps or not finite:
             break
+        # x ← (1 − λη)x + η·LMO(∇f)
         before = x, gradient
         rates.append(float(rate(gap)))
         x = (1 - weight_decay * rates[-1]) * x + rates[-1] * geometry.lmo(gradient)

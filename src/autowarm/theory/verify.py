@@ -72,6 +72,7 @@ class _Claim:
 
 
 def _require(theorem: str, *claims: _Claim) -> None:
+    # Of all claims that fail, the one that fails at the earliest step: later ones may follow from it.
     violations = []
     for claim in claims:
         left, right = np.broadcast_arrays(claim.left, claim.right)
@@ -133,6 +134,7 @@ def check_theorem_1(run: Run) -> None:
         autowarm.theory.verify.ClaimViolated: Theorem 1 claims Δ^{t+1} ≤ Δ^t: at step 0 the left is ..., the right 2
     """
     D = run.D
+    # What the proof shows for each step comes before the bound, which follows from it.
     _require(
         "Theorem 1",
         *_never_rise(run),
@@ -157,6 +159,7 @@ def check_decay_only(run: Run) -> None:
         >>> D = f.radius(x0)
         >>> check_decay_only(descend(f, x0, lambda gap: decay_only_rate(gap, f.K, D, gap0=2.0), steps=50))
     """
+    # Theorem 1's bound, with K(Δ⁰) for every K(Δ^t)
     bound = theorem_1_bound(np.full(len(run.rates), run.problem.K(run.gaps[0])), run.D)
     _require(
         "The decay-only schedule",
@@ -186,6 +189,7 @@ def check_theorem_2(run: Run) -> None:
         >>> rate = lambda gap: theorem_2_rate(gap, f.K, decay)
         >>> check_theorem_2(descend(f, x0, rate, steps=50, weight_decay=decay))
     """
+    # The λ of the run must be one that the theorem allows; the limit without λ_max is enough.
     lam = run.weight_decay
     limit = weight_decay_limit(run.norms[0], float(run.problem.geometry.norm(run.problem.x_star)))
     if not 0 < lam <= limit * (1 + TOLERANCE):
@@ -229,6 +233,7 @@ def check_theorem_3(*runs: Run) -> None:
     for run in runs:
         if not isinstance(run.problem, FiniteSum):
             raise ValueError("Theorem 3 is about a FiniteSum, and a run is on a single problem")
+        # ‖x^t − x*‖² and the (Δ_ξ/K_ξ)² by which, over D², each step must lower it
         squares, gains = run.distances**2, (run.gaps[:-1] / run.curvatures[:-1]) ** 2
         T = np.arange(1, len(run.rates) + 1)
         means = np.cumsum(run.gaps[:-1]) / T
@@ -241,6 +246,7 @@ def check_theorem_3(*runs: Run) -> None:
             _Claim("ΣΔ_ξ/T ≤ D²√(ΣK_ξ²)/T", means, theorem_3_bound(run.curvatures[:-1], D), first=1),
             _Claim("ΣΔ_ξ/T ≤ D²K(M)/√T", means, uniform, first=1),
         )
+    # The printed form is about expectations: here the means over the paths.
     gaps, curvatures = (np.stack([getattr(run, name)[:-1] for run in runs]) for name in ("gaps", "curvatures"))
     means = np.cumsum(gaps.mean(axis=0)) / np.arange(1, gaps.shape[1] + 1)
     _require("Theorem 3", _Claim("ΣE[Δ_ξ]/T ≤ D²√(E[ΣK_ξ²])/T", means, theorem_3_bound(curvatures, D), first=1))

@@ -219,7 +219,8 @@ class LMO(Watched, Saved):
                 {**groups[0], "params": named, "geometry": own}
                 for own, named in by_reading(parts, weights, resolve(given)).items()
             ]
-        groups += [{"params": parts.embeddings + parts.vectors, "weight_decay": 0.0, "role": "embeddings and vectors"}]
+        others = {"params": parts.embeddings + parts.vectors, "weight_decay": 0.0, "role": "embeddings and vectors"}
+        groups.append(others | ({} if given is None else {"geometry": resolve(given).reading()}))
         return cls(parts.by_decay(groups), lr, **options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -27,8 +27,8 @@ GEOMETRIES = [
 MAKERS = {name: Made(one.cls, one.options | (DOUBLE if "muon" in name else {})) for name, one in EVERY.items()}
 MAKERS |= {f"{name}, climbing": Made(one.cls, one.options | {"maximize": True}) for name, one in MAKERS.items()}
 MAKERS |= {repr(geometry): Made(LMO, {"geometry": geometry, "momentum": 0.0}) for geometry in GEOMETRIES}
-SHAPES = [(6, 6), (4, 9), (9, 4), (4, 9), (1, 5), (3, 4, 2, 2), (0, 4), (4, 7), (2, 4, 6), (40, 4), (65, 70), (0, 7, 8),
-          (2, 7, 8)]  # fmt: skip
+SHAPES = [(6, 6), (4, 9), (9, 4), (4, 9), (1, 5), (3, 4, 2, 2), (0, 4), (4, 7), (2, 4, 2, 3), (40, 4), (65, 70),
+          (0, 7, 2, 4), (2, 7, 2, 4)]  # fmt: skip
 # How many bytes are stepped at a time, and what is stacked with what.
 LIMITS: list[dict[str, Any]] = [
     *({"_PART_BYTES": {"cpu": part}, "_STACK_BYTES": {"cpu": part}} for part in (1, 300, 1 << 20)),

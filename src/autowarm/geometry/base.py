@@ -164,8 +164,12 @@ class Geometry(ABC):
 
     def at_radius(self, radius: float | RadiusRule) -> Self:
         """Return the same geometry with another radius."""
+        return self._with(radius=radius)
+
+    def _with(self, **fields: Any) -> Self:
         other = copy.copy(self)
-        object.__setattr__(other, "radius", radius)
+        for name, value in fields.items():
+            object.__setattr__(other, name, value)
         other.__post_init__()
         return other
 

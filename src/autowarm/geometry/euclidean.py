@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -102,10 +102,10 @@ class Frobenius(Euclidean):
     _group = locality  # type: ignore[assignment]
 
     def reading(self, *, stacked: bool = False, blocks: int | tuple[int, ...] = 1, transposed: bool = False) -> Self:
-        return replace(self, stacked=bool(self.stacked or stacked))
+        return self._with(stacked=bool(self.stacked or stacked))
 
     def plain(self) -> Self:
-        return replace(self, radius=1.0, stacked=None)
+        return self._with(radius=1.0, stacked=None)
 
     def check_shape(self, shape: Sequence[int]) -> None:
         check_stacked(self, shape)

@@ -1,29 +1,21 @@
 """Optimizers that need no matrix products: signSGD, Lion and normSGD."""
 
-from typing import Any, ClassVar, Literal, Unpack
+from typing import ClassVar, Unpack
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from .lmo import LMO, Common
-from .step.update import FromWeights, Rule, TwoMomenta
+from .step.update import Rule, TwoMomenta
 
 
-class _FromWeights(LMO):
-    """An LMO whose momentum may start from the weights."""
-
-    _rules: ClassVar[dict[str, Rule]] = {"": FromWeights()}
-    _choices: ClassVar[dict[str, tuple[str, ...]]] = {"momentum_init": ("zeros", "weights")}
-
-
-class SignSGD(_FromWeights):
+class SignSGD(LMO):
     """signSGD, the LMO in the ℓ∞ norm: x ← (1 − λη)x − η·sign(m) (paper, App. "optimizers").
 
     Args:
         params, lr, common: see `LMO`.
         momentum: β of the momentum m; 0 gives plain signSGD.
         nesterov: follow β·m + (1−β)·g instead of m.
-        momentum_init: "zeros" or "weights", see `NormSGD`.
 
     Example:
         >>> import torch
@@ -42,11 +34,9 @@ class SignSGD(_FromWeights):
         *,
         momentum: float = 0.9,
         nesterov: bool = False,
-        momentum_init: Literal["zeros", "weights"] = "zeros",
         **common: Unpack[Common],
     ) -> None:
-        own: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "momentum_init": momentum_init}
-        self._build(params, lr, common, geometry="sign", **own)
+        self._build(params, lr, common, geometry="sign", momentum=momentum, nesterov=nesterov)
 
 
 class Lion(LMO):
@@ -84,19 +74,13 @@ class Lion(LMO):
         self._build(params, lr, common, geometry="sign", momentum=0.0, nesterov=False, betas=betas)
 
 
-class NormSGD(_FromWeights):
+class NormSGD(LMO):
     """normSGD, which normalises each tensor's step: x ← (1 − λη)x − η·m/‖m‖_F (paper, App. "optimizers").
 
     Args:
         params, lr, common: see `LMO`.
         momentum: β of the momentum m.
         nesterov: follow β·m + (1−β)·g instead of m.
-        momentum_init: "zeros", or "weights" for m = (1 − β)(1 − λη)·x before the first step. With ``nesterov=True``
-            these are the steps of the authors' code, whose momentum b ← βb + g starts as a copy of the weights. That
-            pulls the first steps towards the origin; the paper's published curves have it.
-
-    Raises:
-        ValueError: ``momentum_init`` is unknown.
 
     Example:
         >>> import torch
@@ -115,8 +99,6 @@ class NormSGD(_FromWeights):
         *,
         momentum: float = 0.95,
         nesterov: bool = False,
-        momentum_init: Literal["zeros", "weights"] = "zeros",
         **common: Unpack[Common],
     ) -> None:
-        own: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "momentum_init": momentum_init}
-        self._build(params, lr, common, geometry="frobenius", **own)
+        self._build(params, lr, common, geometry="frobenius", momentum=momentum, nesterov=nesterov)

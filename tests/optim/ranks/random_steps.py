@@ -29,7 +29,7 @@ from tests.reference import adamw_step_, lmo_step_
 # The iterations run in float32; what half precision makes of them has tests of its own.
 SINGLE: dict[str, Any] = {"method": "polar-express", "dtype": torch.float32}
 MAKERS = {
-    **{name: EVERY[name] for name in ("signsgd", "signsgd, no momentum", "lion", "normsgd", "normsgd, from weights")},
+    **{name: EVERY[name] for name in ("signsgd", "signsgd, no momentum", "lion", "normsgd", "normsgd, nesterov")},
     "rows": Made(LMO, {"geometry": "rows", "nesterov": True}),
     "columns": Made(LMO, {"geometry": "columns"}),
     "svd": Made(LMO, {"geometry": Spectral("original")}),

@@ -5,6 +5,7 @@ from typing import ClassVar, Unpack
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from ..geometry import GeometryName
 from .lmo import LMO, Common
 from .step.update import Rule, TwoMomenta
 
@@ -27,6 +28,8 @@ class SignSGD(LMO):
         [0.5, -0.5]
     """
 
+    _geometry: ClassVar[GeometryName] = "sign"
+
     def __init__(
         self,
         params: ParamsT,
@@ -36,7 +39,7 @@ class SignSGD(LMO):
         nesterov: bool = False,
         **common: Unpack[Common],
     ) -> None:
-        self._build(params, lr, common, geometry="sign", momentum=momentum, nesterov=nesterov)
+        self._build(params, lr, common, geometry=self._geometry, momentum=momentum, nesterov=nesterov)
 
 
 class Lion(LMO):
@@ -59,6 +62,7 @@ class Lion(LMO):
         >>> Lion.from_model(model, lr=1e-4).step()
     """
 
+    _geometry: ClassVar[GeometryName] = "sign"
     _rules: ClassVar[dict[str, Rule]] = {"": TwoMomenta()}
     _not_of_a_group = LMO._not_of_a_group | dict.fromkeys(("momentum", "nesterov"), "give betas")
     _ends: ClassVar[dict[str, float]] = LMO._ends | {"betas": 1.0}
@@ -71,7 +75,7 @@ class Lion(LMO):
         betas: tuple[float, float] = (0.9, 0.99),
         **common: Unpack[Common],
     ) -> None:
-        self._build(params, lr, common, geometry="sign", momentum=0.0, nesterov=False, betas=betas)
+        self._build(params, lr, common, geometry=self._geometry, momentum=0.0, nesterov=False, betas=betas)
 
 
 class NormSGD(LMO):
@@ -92,6 +96,8 @@ class NormSGD(LMO):
         [-0.6, -0.8]
     """
 
+    _geometry: ClassVar[GeometryName] = "frobenius"
+
     def __init__(
         self,
         params: ParamsT,
@@ -101,4 +107,4 @@ class NormSGD(LMO):
         nesterov: bool = False,
         **common: Unpack[Common],
     ) -> None:
-        self._build(params, lr, common, geometry="frobenius", momentum=momentum, nesterov=nesterov)
+        self._build(params, lr, common, geometry=self._geometry, momentum=momentum, nesterov=nesterov)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autowarm import LMO, Lion, Muon, SignSGD
+from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.geometry import Frobenius, Geometry, Sign, Spectral
 from tests.cases import each
 from tests.optim.makers import CLASSES, EVERY, Made, drawn, said_by, set_gradient, unmoved
@@ -288,8 +288,8 @@ def test_three_dimensions_are_read_as_the_geometry_says(geometry: Any, stacked: 
     steps = [one.lmo(g) for g in (p.grad if stacked else [p.grad.flatten(1)])]
     torch.testing.assert_close(p.detach(), torch.stack(steps).reshape(p.shape))
     model = nn.ParameterDict({"experts": p, "pos_embed": nn.Parameter(torch.ones(1, 4, 6))})
-    opt = LMO.from_model(model, geometry=geometry)  # which knows what they are
-    assert [group["geometry"].stacked for group in opt.param_groups] == [True, False]
+    for opt in (LMO.from_model(model, geometry=geometry), NormSGD.from_model(model)):  # which know what they are
+        assert [group["geometry"].stacked for group in opt.param_groups] == [True, False]
     for every in (Lion, SignSGD):
         every([p])
 

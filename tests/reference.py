@@ -24,8 +24,7 @@ def lmo_step_(group: Mapping[str, Any], x: Tensor, g: Tensor, state: dict[str, T
         direction = beta1 * m + (1 - beta1) * g
         m.copy_(beta2 * m + (1 - beta2) * g)
     elif beta := group["momentum"]:
-        start = (1 - beta) * (1 - group["lr"] * group["weight_decay"]) if group.get("momentum_init") == "weights" else 0
-        m = state.setdefault("momentum_buffer", start * x)
+        m = state.setdefault("momentum_buffer", torch.zeros_like(x))
         m.copy_(beta * m + (1 - beta) * g)
         direction = beta * m + (1 - beta) * g if group["nesterov"] else m
     lr, decay = group["lr"], group["weight_decay"]
@@ -41,8 +40,7 @@ def adamw_step_(group: Mapping[str, Any], x: Tensor, g: Tensor, state: dict[str,
     m.copy_(beta1 * m + (1 - beta1) * g)
     v.copy_(beta2 * v + (1 - beta2) * g.square())
     x.mul_(1 - lr * group["weight_decay"])
-    eps = group["adamw_eps"] / ((1 - beta2**t) ** 0.5 if group["adamw_eps_hat"] else 1.0)
-    x.sub_(lr * (m / (1 - beta1**t)) / ((v / (1 - beta2**t)).sqrt() + eps))
+    x.sub_(lr * (m / (1 - beta1**t)) / ((v / (1 - beta2**t)).sqrt() + group["adamw_eps"]))
 
 
 def orthogonalize_reference(G: Tensor, *, method: Any = "polar-express", steps: int | None = None) -> Tensor:

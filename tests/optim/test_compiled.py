@@ -66,10 +66,10 @@ class Trained:
             self.schedulers[which].step(1.0 / (update + 1))
 
 
-@pytest.fixture(scope="module", params=[*NAMES, "eps hat"])
+@pytest.fixture(scope="module", params=NAMES)
 def trained(request: pytest.FixtureRequest) -> Iterator[Trained]:
     torch._dynamo.reset()
-    yield Trained("muon", adamw_eps_hat=True) if request.param == "eps hat" else Trained(request.param)
+    yield Trained(request.param)
     torch._dynamo.reset()
 
 

@@ -160,7 +160,6 @@ def test_other_accelerators_have_the_fused_adamw_too():
     with FakeTensorMode(allow_non_fake_inputs=True):
         xs, gs, ms, vs = ([torch.empty(4, 3, device="xpu:0")] for _ in range(4))
         group = {"lr": 0.1, "adamw_betas": (0.9, 0.99), "adamw_eps": 1e-8, "weight_decay": 0.1, "capturable": False}
-        group["adamw_eps_hat"] = False
         update = Update(group, xs, gs, [ms, vs, [torch.zeros((), device="xpu:0")]])
         step = watched(lambda: AdamW().update_(update, Plans()))
     assert "aten::_fused_adamw_" in step.operators

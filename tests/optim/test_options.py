@@ -131,7 +131,6 @@ LIMIT = "skip_outliers must be a positive number"
         (Lion, {"betas": (0.9, 1.0)}, "betas must be two numbers"),
         (Muon, {"adamw_betas": (0.9,)}, "adamw_betas must be two numbers"),
         (Muon, {"adamw_eps": -1e-8}, "adamw_eps must be finite and not negative"),
-        (NormSGD, {"momentum_init": "ones"}, "unknown momentum_init 'ones': use 'zeros' or 'weights'"),
         (Muon, {"params": [{"params": [matrix()], "algorithm": "adam"}]}, "unknown algorithm 'adam'"),
         (Muon, {"params": [{"params": [matrix()], "lr": None}]}, RATE),
         *(
@@ -181,7 +180,7 @@ def test_any_kind_of_number_is_an_option(kind: Any) -> None:
 
 
 SWITCHES = dict.fromkeys(("capturable", "maximize", "warn_unused"), CLASSES)
-SWITCHES |= {"nesterov": (Muon, NormSGD, SignSGD, LMO), "adamw_eps_hat": (Muon,)}
+SWITCHES |= {"nesterov": (Muon, NormSGD, SignSGD, LMO)}
 
 
 @each(("name", "classes"), SWITCHES.items())

@@ -27,7 +27,7 @@ from tests.optim.makers import ALL, EVERY, Make, nothing_taken, together
 State = dict[str, Any]
 MAKERS: dict[str, Make] = ALL | {
     "muon, blocks": lambda m, lr=0.1: Muon.from_model(m, lr=lr, adamw_lr=0.005, blocks={"1": 4}),
-    "normsgd, from weights": EVERY["normsgd, from weights"].of_model,
+    "normsgd, nesterov": EVERY["normsgd, nesterov"].of_model,
     "nameless": lambda m, lr=0.1: Lion(m.parameters(), lr=lr),
     "together, nested": lambda m, lr=0.1: Together(Together(Muon.from_model(m[1:], lr)), Lion(m[0].parameters(), lr)),
 }

@@ -164,8 +164,12 @@ class Geometry(ABC):
 
     def at_radius(self, radius: float | RadiusRule) -> Self:
         """Return the same geometry with another radius."""
+        return self._with(radius=radius)
+
+    def _with(self, **fields: Any) -> Self:
         other = copy.copy(self)
-        object.__setattr__(other, "radius", radius)
+        for name, value in fields.items():
+            object.__setattr__(other, name, value)
         other.__post_init__()
         return other
 
@@ -235,6 +239,16 @@ class Geometry(ABC):
 
     @abstractmethod
     def _kappa(self, shape: tuple[int, ...]) -> float: ...
+
+
+def check_stacked(geometry: Any, shape: Sequence[int]) -> None:
+    """Raise ValueError if a tensor may be a stack of matrices or a kernel, and the geometry does not say which."""
+    if geometry.stacked is None and len(shape) == 3 and sum(size > 1 for size in shape) > 1:
+        name = type(geometry).__name__
+        raise ValueError(
+            f"a tensor of shape {tuple(shape)} may be a stack of matrices, as of experts, or a kernel: build the "
+            f"optimizer with from_model, or give its group geometry={name}(stacked=True), or False for a kernel"
+        )
 
 
 def _at_least_single(x: Tensor) -> Tensor:

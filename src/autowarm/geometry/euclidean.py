@@ -1,13 +1,15 @@
 """Geometries whose oracle divides the tensor, its rows, its columns or its entries by their Euclidean norms."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from ..orthogonalize import HALVES, least_norm
-from .base import DIMENSIONS, Geometry, Locality, Total
+from .base import DIMENSIONS, Geometry, Locality, Total, check_stacked
 from .rate import Rate, negated
 
 
@@ -80,6 +82,10 @@ class Euclidean(Geometry):
 class Frobenius(Euclidean):
     """Root of the sum of squares, its own dual; LMO: −g/‖g‖. The geometry of normSGD.
 
+    Args:
+        radius: see `Geometry`.
+        stacked: as in `Spectral`: whether leading dimensions count matrices, each with a norm of its own.
+
     Example:
         >>> import torch
         >>> from autowarm.geometry import Frobenius
@@ -87,7 +93,22 @@ class Frobenius(Euclidean):
         [-0.6000000238418579, 0.800000011920929]
     """
 
-    locality = _group = "tensor"
+    stacked: bool | None = None
+
+    @property
+    def locality(self) -> Locality:  # type: ignore[override]
+        return "matrix" if self.stacked else "tensor"
+
+    _group = locality  # type: ignore[assignment]
+
+    def reading(self, *, stacked: bool = False, blocks: int | tuple[int, ...] = 1, transposed: bool = False) -> Self:
+        return self._with(stacked=bool(self.stacked or stacked))
+
+    def plain(self) -> Self:
+        return self._with(radius=1.0, stacked=None)
+
+    def check_shape(self, shape: Sequence[int]) -> None:
+        check_stacked(self, shape)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..orthogonalize import Method, as_matrices, checked_steps, nuclear_norm, orthogonalize, spectral_norm
-from .base import Geometry, Locality, rows_columns
+from .base import Geometry, Locality, check_stacked, rows_columns
 
 
 class Polar(NamedTuple):
@@ -38,7 +38,8 @@ class Spectral(Geometry):
 
     Args:
         radius: see `Geometry`.
-        stacked: read leading dimensions as a stack of matrices.
+        stacked: read leading dimensions as a stack of matrices. None counts as False, but optimizers then refuse a
+            tensor of three dimensions, which may be either.
         method: how `lmo` computes UVᵀ: "svd" (exact), "newton-schulz" or "polar-express", see `autowarm.orthogonalize`.
         steps: number of iterations; None for the method's usual number.
         blocks: number of blocks of rows to split each matrix into, each treated as a matrix: 3 for a fused
@@ -58,7 +59,7 @@ class Spectral(Geometry):
         (4.0, 7.0, 2.0)
     """
 
-    stacked: bool = False
+    stacked: bool | None = None
     method: Method = "svd"
     steps: int | None = None
     blocks: int | tuple[int, ...] = 1
@@ -100,7 +101,7 @@ class Spectral(Geometry):
 
     def matrices(self, x: Tensor) -> Tensor:
         """Return the tensor as matrices (…, m, n), as a view if its layout allows one."""
-        return as_matrices(x, stacked=self.stacked, blocks=self._count, transposed=self.transposed)
+        return as_matrices(x, stacked=bool(self.stacked), blocks=self._count, transposed=self.transposed)
 
     def tensor(self, matrices: Tensor, shape: torch.Size) -> Tensor:
         """Return the tensor of this shape with these `matrices`."""
@@ -173,12 +174,14 @@ class Spectral(Geometry):
             blocks = math.lcm(self.blocks, blocks)
         elif blocks == 1:
             blocks = self.blocks
-        return replace(self, stacked=self.stacked or stacked, blocks=blocks, transposed=self.transposed or transposed)
+        both = {"blocks": blocks, "transposed": self.transposed or transposed}
+        return replace(self, stacked=bool(self.stacked or stacked), **both)
 
     def plain(self) -> Self:
-        return replace(self, radius=1.0, stacked=False, blocks=1, transposed=False)
+        return replace(self, radius=1.0, stacked=None, blocks=1, transposed=False)
 
     def check_shape(self, shape: Sequence[int]) -> None:
+        check_stacked(self, shape)
         x = torch.empty(tuple(shape), device="meta")
         for block in self._split(x) if self.unequal else (x,):
             (self._each if self.unequal else self).matrices(block)

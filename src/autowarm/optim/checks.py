@@ -16,7 +16,7 @@ from .partition import USE_FSDP2
 from .step.dtensors import are_flat_pieces, check_placed
 
 _NAMES = {"param_names", "role", "name", "group_name"}
-_SWITCHES = {"nesterov", "capturable", "adamw_eps_hat", "warn_unused", "maximize"}
+_SWITCHES = {"nesterov", "capturable", "warn_unused", "maximize"}
 # What options are called elsewhere, or what to do instead.
 ELSEWHERE = {
     "wd": "weight_decay", "kind": "algorithm", "beta": "momentum", "ns_steps": "steps", "adjust_lr_fn": "radius",

@@ -1,29 +1,22 @@
 """Optimizers that need no matrix products: signSGD, Lion and normSGD."""
 
-from typing import Any, ClassVar, Literal, Unpack
+from typing import ClassVar, Unpack
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from ..geometry import GeometryName
 from .lmo import LMO, Common
-from .step.update import FromWeights, Rule, TwoMomenta
+from .step.update import Rule, TwoMomenta
 
 
-class _FromWeights(LMO):
-    """An LMO whose momentum may start from the weights."""
-
-    _rules: ClassVar[dict[str, Rule]] = {"": FromWeights()}
-    _choices: ClassVar[dict[str, tuple[str, ...]]] = {"momentum_init": ("zeros", "weights")}
-
-
-class SignSGD(_FromWeights):
+class SignSGD(LMO):
     """signSGD, the LMO in the ℓ∞ norm: x ← (1 − λη)x − η·sign(m) (paper, App. "optimizers").
 
     Args:
         params, lr, common: see `LMO`.
         momentum: β of the momentum m; 0 gives plain signSGD.
         nesterov: follow β·m + (1−β)·g instead of m.
-        momentum_init: "zeros" or "weights", see `NormSGD`.
 
     Example:
         >>> import torch
@@ -35,6 +28,8 @@ class SignSGD(_FromWeights):
         [0.5, -0.5]
     """
 
+    _geometry: ClassVar[GeometryName] = "sign"
+
     def __init__(
         self,
         params: ParamsT,
@@ -42,11 +37,9 @@ class SignSGD(_FromWeights):
         *,
         momentum: float = 0.9,
         nesterov: bool = False,
-        momentum_init: Literal["zeros", "weights"] = "zeros",
         **common: Unpack[Common],
     ) -> None:
-        own: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "momentum_init": momentum_init}
-        self._build(params, lr, common, geometry="sign", **own)
+        self._build(params, lr, common, geometry=self._geometry, momentum=momentum, nesterov=nesterov)
 
 
 class Lion(LMO):
@@ -69,6 +62,7 @@ class Lion(LMO):
         >>> Lion.from_model(model, lr=1e-4).step()
     """
 
+    _geometry: ClassVar[GeometryName] = "sign"
     _rules: ClassVar[dict[str, Rule]] = {"": TwoMomenta()}
     _not_of_a_group = LMO._not_of_a_group | dict.fromkeys(("momentum", "nesterov"), "give betas")
     _ends: ClassVar[dict[str, float]] = LMO._ends | {"betas": 1.0}
@@ -81,22 +75,16 @@ class Lion(LMO):
         betas: tuple[float, float] = (0.9, 0.99),
         **common: Unpack[Common],
     ) -> None:
-        self._build(params, lr, common, geometry="sign", momentum=0.0, nesterov=False, betas=betas)
+        self._build(params, lr, common, geometry=self._geometry, momentum=0.0, nesterov=False, betas=betas)
 
 
-class NormSGD(_FromWeights):
+class NormSGD(LMO):
     """normSGD, which normalises each tensor's step: x ← (1 − λη)x − η·m/‖m‖_F (paper, App. "optimizers").
 
     Args:
         params, lr, common: see `LMO`.
         momentum: β of the momentum m.
         nesterov: follow β·m + (1−β)·g instead of m.
-        momentum_init: "zeros", or "weights" for m = (1 − β)(1 − λη)·x before the first step. With ``nesterov=True``
-            these are the steps of the authors' code, whose momentum b ← βb + g starts as a copy of the weights. That
-            pulls the first steps towards the origin; the paper's published curves have it.
-
-    Raises:
-        ValueError: ``momentum_init`` is unknown.
 
     Example:
         >>> import torch
@@ -108,6 +96,8 @@ class NormSGD(_FromWeights):
         [-0.6, -0.8]
     """
 
+    _geometry: ClassVar[GeometryName] = "frobenius"
+
     def __init__(
         self,
         params: ParamsT,
@@ -115,8 +105,6 @@ class NormSGD(_FromWeights):
         *,
         momentum: float = 0.95,
         nesterov: bool = False,
-        momentum_init: Literal["zeros", "weights"] = "zeros",
         **common: Unpack[Common],
     ) -> None:
-        own: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "momentum_init": momentum_init}
-        self._build(params, lr, common, geometry="frobenius", **own)
+        self._build(params, lr, common, geometry=self._geometry, momentum=momentum, nesterov=nesterov)

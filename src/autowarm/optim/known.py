@@ -40,7 +40,7 @@ def geometry_of(optimizer: Optimizer, *, warn: bool = True) -> Geometry:
         >>> import torch
         >>> from autowarm.optim import geometry_of
         >>> geometry_of(torch.optim.Muon([torch.nn.Parameter(torch.ones(2, 2))]))
-        Spectral(radius=1.0, stacked=False, method='svd', steps=None, blocks=1, dtype=None)
+        Spectral(radius=1.0, stacked=None, method='svd', steps=None, blocks=1, dtype=None)
     """
     others = inside(optimizer)
     for one in others:

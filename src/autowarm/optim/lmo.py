@@ -156,6 +156,7 @@ class LMO(Watched, Saved):
 
     _process_group: dist.ProcessGroup | None = None  # copies and pickles have none
     _rules: ClassVar[dict[str, Rule]] = {"": Oracle()}
+    _geometry: ClassVar[GeometryName] = "spectral"
     _ends: ClassVar[dict[str, float]] = {"lr": math.inf, "weight_decay": math.inf, "momentum": 1.0}
     # Options that would have no effect in a group, and what to give instead.
     _not_of_a_group: ClassVar[dict[str, str]] = dict.fromkeys(
@@ -212,14 +213,13 @@ class LMO(Watched, Saved):
         """
         parts = partition(model, heads=[])  # one rule updates output layers and others
         weights = parts.matrices + parts.stacks + parts.depthwise
-        groups: list[dict[str, Any]] = [{"params": weights, "role": "weights", "weight_decay": weight_decay}]
-        given = options.get("geometry", getattr(signature(cls).parameters.get("geometry"), "default", None))
-        if given is not None:
-            groups = [
-                {**groups[0], "params": named, "geometry": own}
-                for own, named in by_reading(parts, weights, resolve(given)).items()
-            ]
-        groups += [{"params": parts.embeddings + parts.vectors, "weight_decay": 0.0, "role": "embeddings and vectors"}]
+        geometry = resolve(options.get("geometry", cls._geometry))
+        groups: list[dict[str, Any]] = [
+            {"params": named, "role": "weights", "weight_decay": weight_decay, "geometry": read}
+            for read, named in by_reading(parts, weights, geometry).items()
+        ]
+        others = {"params": parts.embeddings + parts.vectors, "role": "embeddings and vectors", "weight_decay": 0.0}
+        groups.append({**others, "geometry": geometry.reading()})
         return cls(parts.by_decay(groups), lr, **options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -389,6 +389,7 @@ class LMO(Watched, Saved):
         if not hasattr(self, "_agreement"):  # a copy, and not the optimizer itself, which loads a state here, too
             self._prepare()
             self.__dict__.setdefault("_outliers", Outliers(None))
+        self._agreement.checked = False
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)  # a state saved before this option existed

@@ -42,9 +42,6 @@ class Muon(LMO):
             it.
         adamw_betas: β1, β2 of the AdamW groups.
         adamw_eps: ε of the AdamW groups.
-        adamw_eps_hat: add ε before the bias correction, where Kingma and Ba call it ε̂. That is how the scripts through
-            which Muon spread have it, the paper's among them; it matters in the first 1/(1 − β2) steps. Slower, because
-            PyTorch's kernels add ε after the correction.
         process_group, common: see `LMO`.
 
     Raises:
@@ -63,7 +60,7 @@ class Muon(LMO):
 
     _rules: ClassVar[dict[str, Rule]] = {
         "muon": Oracle(("algorithm", "lr", "weight_decay", "geometry", "momentum", "nesterov")),
-        "adamw": AdamW(("algorithm", "lr", "weight_decay", "adamw_betas", "adamw_eps", "adamw_eps_hat")),
+        "adamw": AdamW(("algorithm", "lr", "weight_decay", "adamw_betas", "adamw_eps")),
     }
     _ends: ClassVar[dict[str, float]] = LMO._ends | {"adamw_betas": 1.0, "adamw_eps": math.inf}
     _choices: ClassVar[dict[str, tuple[str, ...]]] = {"algorithm": ("muon", "adamw")}
@@ -86,11 +83,10 @@ class Muon(LMO):
         dtype: torch.dtype | None = None,
         adamw_betas: tuple[float, float] = (0.8, 0.999),
         adamw_eps: float = 1e-8,
-        adamw_eps_hat: bool = False,
         process_group: dist.ProcessGroup | None = None,
         **common: Unpack[Common],
     ) -> None:
-        adamw = {"adamw_betas": adamw_betas, "adamw_eps": adamw_eps, "adamw_eps_hat": adamw_eps_hat}
+        adamw = {"adamw_betas": adamw_betas, "adamw_eps": adamw_eps}
         spectral = Spectral(radius, method=method, steps=steps, dtype=dtype)
         own = {"geometry": spectral, "momentum": momentum, "nesterov": nesterov, "algorithm": "muon"}
         self._build(params, lr, common, process_group, **own, **adamw)

@@ -299,8 +299,8 @@ def test_what_a_model_exempts_does_not_decay(cls: Any, prefix: str, exempt: Any,
 def test_factors_of_adapters_that_are_no_matrices_go_to_adamw(kind: str) -> None:
     peft = pytest.importorskip("peft")
     sizes = {"OFTConfig": {"oft_block_size": 4, "r": 0}, "BOFTConfig": {"boft_block_size": 4},
-             "C3AConfig": {"block_size": 4}, "VBLoRAConfig": {"vector_length": 4, "num_vectors": 8, "r": 2}}  # fmt: skip
-    options = sizes.get(kind, {"r": 2})
+             "C3AConfig": {"block_size": 4}, "VBLoRAConfig": {"vector_length": 4, "num_vectors": 8}}  # fmt: skip
+    options = {"r": 2} | sizes.get(kind, {}) if kind not in ("BOFTConfig", "C3AConfig") else sizes[kind]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = peft.get_peft_model(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), getattr(peft, kind)(

@@ -40,10 +40,11 @@ MAKERS: dict[str, Made] = {
     "muon, newton-schulz": lambda model, **o: Muon.from_model(model, **MUON, method="newton-schulz", **o),
     "muon, blocks": lambda model, **o: Muon.from_model(model, **MUON, blocks={"square": 2}, **o),
     "lion": lambda model, **_: Lion(model.parameters(), lr=0.1, weight_decay=0.1),
-    "normsgd": lambda model, **_: NormSGD(model.parameters(), lr=0.1, weight_decay=0.1),
+    "normsgd": lambda model, **_: LMO(model.parameters(), lr=0.1, geometry=Frobenius(stacked=False)),
+    "normsgd, stacked": lambda model, **_: NormSGD.from_model(model, lr=0.1),
     "rows": lambda model, **_: LMO(model.parameters(), lr=0.1, geometry="rows"),
     "columns": lambda model, **_: LMO(model.parameters(), lr=0.1, geometry="columns"),
-    "svd": lambda model, **o: LMO(model.parameters(), lr=0.1, geometry=Spectral("match_rms_adamw"), **o),
+    "svd": lambda model, **o: LMO(model.parameters(), lr=0.1, geometry=Spectral("match_rms_adamw", stacked=False), **o),
 }
 SUMMED = ["normsgd", "columns"]  # whose norms ranks add up
 REPLICATED = [name for name in MAKERS if name.startswith(("muon", "svd"))]

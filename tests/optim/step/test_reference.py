@@ -7,9 +7,9 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from autowarm import LMO, Lion, Muon, NormSGD
+from autowarm import LMO, Lion, Muon
 from autowarm.geometry import Columns, Frobenius, Rows, Sign, Spectral
 from autowarm.optim.step import plan
 from tests.cases import each
@@ -27,8 +27,8 @@ GEOMETRIES = [
 MAKERS = {name: Made(one.cls, one.options | (DOUBLE if "muon" in name else {})) for name, one in EVERY.items()}
 MAKERS |= {f"{name}, climbing": Made(one.cls, one.options | {"maximize": True}) for name, one in MAKERS.items()}
 MAKERS |= {repr(geometry): Made(LMO, {"geometry": geometry, "momentum": 0.0}) for geometry in GEOMETRIES}
-SHAPES = [(6, 6), (4, 9), (9, 4), (4, 9), (1, 5), (3, 4, 2, 2), (0, 4), (4, 7), (2, 4, 6), (40, 4), (65, 70), (0, 7, 8),
-          (2, 7, 8)]  # fmt: skip
+SHAPES = [(6, 6), (4, 9), (9, 4), (4, 9), (1, 5), (3, 4, 2, 2), (0, 4), (4, 7), (2, 4, 2, 3), (40, 4), (65, 70),
+          (0, 7, 2, 4), (2, 7, 2, 4)]  # fmt: skip
 # How many bytes are stepped at a time, and what is stacked with what.
 LIMITS: list[dict[str, Any]] = [
     *({"_PART_BYTES": {"cpu": part}, "_STACK_BYTES": {"cpu": part}} for part in (1, 300, 1 << 20)),
@@ -73,39 +73,6 @@ def test_steps_are_those_of_the_plain_code_however_tensors_are_stacked(
 
 
 # f(w) = ½Σ aᵢ(wᵢ − cᵢ)², so that a gradient is a(w − c), under a rate that changes.
-A, C, START = torch.tensor([[1.0, 3.0, 0.5], [0.4, -1.0, 2.0], [1.5, 0.7, -0.9]], dtype=torch.float64)
-RATES = [0.01 * t for t in range(1, 31)]
-
-
-def authors_norm_sgd(from_weights: bool, sign: float = 1.0, nesterov: bool = True) -> Tensor:
-    """Decay, then b ← βb + g, which starts as a copy of the decayed weights or at 0, then a step along g + βb."""
-    w, b, points = START, None, []
-    for rate in RATES:
-        g, w = A * (w - C), (1 - rate * 0.1) * w
-        b = (sign * w if from_weights else 0 * w) if b is None else b
-        b = 0.9 * b + g
-        way = g + sign * 0.9 * b if nesterov else b
-        w = w - rate * way / way.norm()
-        points.append(w)
-    return torch.stack(points)
-
-
-@pytest.mark.parametrize("from_weights", [False, True])
-def test_normsgd_goes_the_authors_way_and_no_other(from_weights: bool) -> None:
-    w, points = nn.Parameter(START.clone()), []
-    init = "weights" if from_weights else "zeros"
-    opt = NormSGD([w], momentum=0.9, nesterov=True, weight_decay=0.1, momentum_init=init)
-    for rate in RATES:
-        opt.param_groups[0]["lr"] = rate
-        w.grad = A * (w.detach() - C)
-        opt.step()
-        points.append(w.detach().clone())
-    found = torch.stack(points)
-    torch.testing.assert_close(found, authors_norm_sgd(from_weights), rtol=0, atol=1e-12)
-    others = (from_weights, -1.0), (not from_weights,), (from_weights, 1.0, False)
-    assert all((found - authors_norm_sgd(*other)).abs().max() > 1e-2 for other in others)
-
-
 @pytest.mark.parametrize(
     ("ours", "theirs", "options"),
     [

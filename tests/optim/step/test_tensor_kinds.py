@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autowarm import LMO, Muon
-from autowarm.geometry import Sign, Spectral
+from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
+from autowarm.geometry import Frobenius, Geometry, Sign, Spectral
 from tests.cases import each
 from tests.optim.makers import CLASSES, EVERY, Made, drawn, said_by, set_gradient, unmoved
 
@@ -35,7 +35,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "channels last": lambda x: x.to(memory_format=torch.channels_last) if x.ndim == 4 else x,
     "strided": lambda x: torch.stack([x, x], -1)[..., 0],
 }
-SHAPES = [(), (1,), (7,), (0, 4), (1, 5), (5, 1), (4, 6), (6, 4), (5, 5), (3, 4, 6), (4, 3, 2, 2), (70, 90)]
+SHAPES = [(), (1,), (7,), (0, 4), (1, 5), (5, 1), (4, 6), (6, 4), (5, 5), (3, 2, 2, 6), (4, 3, 2, 2), (70, 90)]
 every_optimizer = pytest.mark.parametrize("name", MAKERS)
 
 
@@ -223,8 +223,8 @@ def odd_case(number: int) -> None:
     """Two steps on shapes that nobody means, of which the second may meet what it cannot step."""
     pick = random.Random(number)
     name = list(MAKERS)[number % len(MAKERS)]
-    least = 2 if "muon" in name else 0
-    shapes = [[pick.choice((0, 1, 2, 4, 5)) for _ in range(pick.randint(least, 4))] for _ in range(pick.randint(2, 6))]
+    dims = (2, 3, 4) if name == "muon, stacked" else (2, 4) if "muon" in name else (0, 1, 2, 4)
+    shapes = [[pick.choice((0, 1, 2, 4, 5)) for _ in range(pick.choice(dims))] for _ in range(pick.randint(2, 6))]
     params = [nn.Parameter(x) for x in drawn(shapes, number)]
     opt = MAKERS[name](params, torch.tensor(LR) if pick.random() < 0.5 else LR, weight_decay=DECAY)
     give(params, number)
@@ -264,13 +264,34 @@ def test_a_step_on_odd_shapes_moves_every_tensor_or_raises_and_moves_none(start:
         (Spectral(transposed=True, method="polar-express"), (4,), "a transposed matrix needs at least 2 dimensions"),
         (Spectral(blocks=3), (10, 4), "10 rows .* do not divide into 3"),
         (Spectral(stacked=True), (5,), "a stack of matrices needs at least 2 dimensions"),
+        (
+            Spectral(),
+            (3, 4, 6),
+            r"\(3, 4, 6\) may be a stack .* group geometry=Spectral\(stacked=True\)",
+        ),
+        (Frobenius(0.5), (3, 1, 6), r"may be a stack .* geometry=Frobenius\(stacked=True\), or False for a kernel"),
     ],
 )
 def test_a_shape_that_the_geometry_cannot_read_is_refused_at_once(
-    geometry: Spectral, shape: tuple[int, ...], message: str
+    geometry: Geometry, shape: tuple[int, ...], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         LMO([nn.Parameter(torch.zeros(shape))], lr=0.1, geometry=geometry)
+
+
+@each("stacked", [True, False])
+@each("geometry", [Frobenius(), Spectral()])
+def test_three_dimensions_are_read_as_the_geometry_says(geometry: Any, stacked: bool) -> None:
+    p, one = nn.Parameter(torch.zeros(3, 4, 6)), Spectral() if isinstance(geometry, Spectral) else Frobenius()
+    (p.grad,) = drawn([p.shape], 0)
+    LMO([p], lr=1.0, geometry=geometry.reading(stacked=stacked), momentum=0.0).step()
+    steps = [one.lmo(g) for g in (p.grad if stacked else [p.grad.flatten(1)])]
+    torch.testing.assert_close(p.detach(), torch.stack(steps).reshape(p.shape))
+    model = nn.ParameterDict({"experts": p, "pos_embed": nn.Parameter(torch.ones(1, 4, 6))})
+    for opt in (LMO.from_model(model, geometry=geometry), NormSGD.from_model(model)):  # which know what they are
+        assert [group["geometry"].stacked for group in opt.param_groups] == [True, False]
+    for every in (Lion, SignSGD):
+        every([p])
 
 
 @pytest.mark.parametrize("cls", CLASSES)

@@ -19,6 +19,7 @@ from autowarm.undisturbed import generators, set_generators
 from ..config import OptimizerConfig, UsageError
 from ..errors import needs
 from ..registry import OPTIMIZERS
+from .authors import add_eps_before_correction, seed_momenta
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any = None) -> Optimizer:
@@ -36,6 +37,12 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
     with needs(f"the optimizer {config.name}", "peers"):
         made = resolve_name(entry.place)
     options: dict[str, Any] = {**entry.defaults, **config.options}
+    seeded = options.pop("momentum_init", "zeros") if config.name in ("signsgd", "normsgd") else "zeros"
+    eps_hat = options.pop("adamw_eps_hat", False) if config.name == "muon" else False
+    if seeded not in ("zeros", "weights") or not isinstance(eps_hat, bool):
+        raise UsageError(
+            f"optimizer.options: momentum_init is zeros or weights, adamw_eps_hat true or false, got {config.options}"
+        )
     try:
         if hasattr(made, "from_model"):
             if "dtype" in options:
@@ -59,6 +66,10 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
             f"optimizer: lr {config.lr}, weight_decay {config.weight_decay} and options {config.options} do not suit "
             f"{config.name}: {error}"
         ) from None
+    if seeded == "weights":
+        seed_momenta(optimizer)
+    if eps_hat:
+        add_eps_before_correction(optimizer)
     if hasattr(optimizer, "train"):
         optimizer.train()  # Schedule-Free has one set of weights for training and one for evaluation
     return optimizer

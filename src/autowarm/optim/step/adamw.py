@@ -17,9 +17,6 @@ from .update import Rule, Update
 class AdamW(Rule):
     """x ← (1 − λη)x − η·m̂/(√v̂ + ε), with the group's ``adamw_betas`` and ``adamw_eps``.
 
-    With ``adamw_eps_hat``, ε is the ε̂ of Kingma and Ba (2015, Sec. 2), which is added before the bias correction:
-    x ← (1 − λη)x − η·√(1 − β2ᵗ)/(1 − β1ᵗ)·m/(√v + ε̂).
-
     The averages of weights in half precision are kept in single: 8 bytes an entry in place of 4.
     """
 
@@ -56,10 +53,9 @@ def _by_kernel(update: Update) -> dict[tuple[torch.device, bool], list[int]]:
     """Return the indices of the tensors on each device that its fused kernel can update, and of the others.
 
     The kernel assumes that a tensor, its gradient and its state have the same memory layout, as shards may not have if
-    their DTensors do. A compiler fuses by itself, and no kernel has ``adamw_eps_hat``.
+    their DTensors do. A compiler fuses by itself.
     """
-    by_itself = torch.compiler.is_compiling() or update.group["adamw_eps_hat"]
-    kinds = () if by_itself else _get_fused_kernels_supported_devices()
+    kinds = () if torch.compiler.is_compiling() else _get_fused_kernels_supported_devices()
     found: dict[tuple[torch.device, bool], list[int]] = {}
     for i, (x, g, m) in enumerate(zip(update.xs, update.gs, update.state[0], strict=True)):
         fused = x.device.type in kinds and x.stride() == g.stride() == m.stride()
@@ -107,10 +103,8 @@ def _adamw_(
     # 1 − βᵗ, to full precision in the first steps of a β near 1.
     one, two = (-torch.expm1(made * math.log(beta)) if beta else torch.ones_like(made) for beta in (beta1, beta2))
     roots = torch._foreach_sqrt(vs)
-    if group["adamw_eps_hat"]:
-        torch._foreach_add_(roots, group["adamw_eps"])
-    else:  # √v̂ + ε = (√v + ε·√(1 − β2ᵗ))/√(1 − β2ᵗ)
-        torch._foreach_add_(roots, (two.sqrt() * group["adamw_eps"]).unbind())
+    # √v̂ + ε = (√v + ε·√(1 − β2ᵗ))/√(1 − β2ᵗ)
+    torch._foreach_add_(roots, (two.sqrt() * group["adamw_eps"]).unbind())
     updates = list(torch._foreach_div(ms, roots))
     torch._foreach_mul_(updates, (-two.sqrt() / one).unbind())
     Rate.of_group({**group, "maximize": False}, xs[0].device).step_(xs, updates)

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ...geometry import Rate
 from ...orthogonalize import orthogonalize_
-from .dtensors import local
 from .plan import Plans, Run, Stack, Whole
 
 # From this size on, a tensor's kernel takes longer than its launch.
@@ -190,22 +189,6 @@ class TwoMomenta(Oracle):
         directions = list(torch._foreach_lerp(gs, ms, beta1))
         _average_(ms, gs, beta2)
         return directions
-
-
-class FromWeights(Oracle):
-    """A momentum that may start from the weights, as (1 − β)(1 − λη)·x.
-
-    The authors' momentum b ← βb + g starts as a copy of the weights, taken after their decay; m is (1 − β)b.
-    """
-
-    def first(self, group: dict[str, Any], p: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-        if group["momentum_init"] != "weights":
-            return super().first(group, p, dtype)
-        m, keep = p.detach().to(dtype, copy=True), Rate.of_group(group, p.device).keep
-        local(m).mul_((1 - group["momentum"]) * (-1 if group.get("maximize") else 1))
-        if keep is not None:
-            local(m).mul_(keep)
-        return {"momentum_buffer": m}
 
 
 def _masked(update: Update) -> list[Tensor]:

@@ -38,7 +38,7 @@ from autowarm import AdaptiveWarmup
 from autowarm.integrations.metrics import loggable_metrics
 from autowarm.optim import geometry_of, kappa_of
 from autowarm.optim.step.nonfinite import Diverged
-from autowarm.smoothness import Probe, sharpness
+from autowarm.smoothness import Probe
 
 from ..config import LabError, RunConfig, ScheduleConfig, UsageError
 from ..errors import as_usage_error
@@ -63,6 +63,7 @@ from .optimizers import evaluating, unchanged
 from .parallel import Ranks, joined
 from .schedules import authors_peak_gap, lower, make_scheduler, recovers, warmup_length
 from .setup import Setup, precision_of
+from .sharpness import sharpness
 
 logger = logging.getLogger(__name__)
 

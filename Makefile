@@ -47,7 +47,7 @@ CORE := tests/geometry tests/orthogonalize tests/logs tests/optim tests/schedule
 NUMERICS := tests/geometry $(addprefix tests/orthogonalize/test_,iterate.py singular.py) \
             $(addprefix tests/optim/step/test_,adamw_part.py batched.py reference.py tensor_kinds.py) \
             tests/optim/test_together.py \
-            $(addprefix tests/smoothness/test_,probe.py sharpness.py) tests/theory/test_problems.py
+            tests/smoothness/test_probe.py tests/lab/training/test_sharpness.py tests/theory/test_problems.py
 ASKED := not generated
 core:
 	OMP_NUM_THREADS=1 $(PYTHON) $(PYTEST) -m "$(ASKED)" $(CORE) \

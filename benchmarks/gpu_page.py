@@ -55,14 +55,6 @@ def _llama(results: dict[str, Any]) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def _presets(results: dict[str, Any]) -> list[list[str]]:
-    return [
-        [name, f"{of['micro_batch']} × 512", _number(of["forecast_bytes"] / 1e9),
-         _number(of["peak_bytes"] and of["peak_bytes"] / 1e9)]
-        for name, of in results.items()
-    ]  # fmt: skip
-
-
 def _compare(results: dict[str, Any]) -> list[list[str]]:
     """Every optimizer's runs together, the best first."""
     runs = [(name, of) for name, of in results.items() if name != "steps"]
@@ -83,7 +75,6 @@ SECTIONS: dict[str, tuple[list[str], Rows]] = {
     "tests": (["test", "passed", "failed", "skipped"], _tests),
     "steps": (["step", "ms", "× faster", "of these the host's", "launches", "temporaries, GB"], _steps),
     "llama": (["LLaMA-124M", "tokens a second", "MFU, %", "ms a step", "peak, GB"], _llama),
-    "presets": (["preset", "tokens at once", "arithmetic, GB", "peak, GB"], _presets),
     "compare": (["run", "updates", "warm-up", "validation loss", "training loss", "ended by"], _compare),
 }
 

@@ -203,36 +203,6 @@ def llama(known: Known, setting: Setting) -> Found:
         yield label, found
 
 
-def presets(known: Known, setting: Setting) -> Found:
-    """Peak memory of the presets for text: a few updates of one micro-batch, compiled as they are, and the forecast."""
-    import transformers
-
-    from autowarm.lab import config as lab
-    from autowarm.lab.config.build import build, read_yaml
-    from autowarm.lab.paper.costs import memory
-    from autowarm.lab.training.loop import train
-
-    text = lab.DataConfig(corpus=str(Path(transformers.__file__).parent), max_bytes=2_000_000)
-    for name in ("llama-124m", "llama-210m"):
-        if name in known:
-            continue
-        config = build(lab.RunConfig, read_yaml(name, "train")[0], name)
-        engine = dataclasses.replace(config.engine, accumulate=1, eval_every=0, keep_weights=False)
-        config = dataclasses.replace(
-            config, data=text, steps=4, batch_size=config.batch_size // config.engine.accumulate, eval_batches=1,
-            checkpoint_every=10**6, schedule=lab.ScheduleConfig(kind="linear", warmup_steps=2), engine=engine,
-        )  # fmt: skip
-        found = {"micro_batch": config.batch_size, "forecast_bytes": sum(memory(config).values()), "peak_bytes": None}
-        if not setting.dry:
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-            torch.compiler.reset()
-            with tempfile.TemporaryDirectory() as folder:
-                train(config, Path(folder))
-            found["peak_bytes"] = torch.cuda.max_memory_allocated()
-        yield name, found
-
-
 _COMPARISON = 11 * 60  # seconds for all of its runs; two at once took 115 on an H200
 _WARMUPS = {"default": None, "none": 0.0, "2 %": 0.02, "10 %": 0.1}
 
@@ -267,6 +237,5 @@ PARTS: dict[str, tuple[Callable[[Known, Setting], Found], int]] = {
     "tests": (tests, 400),
     "steps": (steps, 330),
     "llama": (llama, 240),
-    "presets": (presets, 300),
     "compare": (compare, _COMPARISON + 60),
 }

@@ -5,7 +5,6 @@
     python benchmarks/optimizers.py --threads 1 --clock cpu   # on a machine that others use too
     python benchmarks/optimizers.py --threads 2 --rounds 21 --out docs/data/optimizers.json
     python benchmarks/optimizers.py --page                    # from that, the tables of docs/optimizers.md
-    python benchmarks/optimizers.py --clipped                 # steps from gradients far below their size
 
 Peers that are missing are listed as missing; `pip install pytorch-optimizer heavyball lion-pytorch timm` gets most. For
 every contender the output has the median time of a step, its ratio to the workload's base line, the peak of memory
@@ -358,22 +357,6 @@ def write_page() -> None:
         (DOCS / "data" / "tables" / f"{name}.csv").write_text(text, encoding="utf-8")
 
 
-def clipped() -> None:
-    """Print the steps from gradients clipped to ever less: their length and direction, against those as they were."""
-    makers = {"torch.optim.Muon": lambda p: torch.optim.Muon([p], lr=1.0, weight_decay=0.0),
-              "autowarm.Muon": lambda p: autowarm.Muon([p], lr=1.0)}  # fmt: skip
-    gradient = torch.randn(256, 512, generator=torch.Generator().manual_seed(0))
-    for name, make in makers.items():
-        steps = []
-        for power in (0, 3, 6, 9, 12):
-            p = torch.nn.Parameter(torch.zeros_like(gradient))
-            p.grad = gradient * 10.0**-power
-            make(p).step()
-            steps.append(p.detach().flatten())
-            length, cosine = steps[-1].norm() / steps[0].norm(), torch.cosine_similarity(steps[-1], steps[0], dim=0)
-            print(f"{name:<16} 1e-{power:<2}  length {length:.3f}  cosine {cosine:.4f}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("workloads", nargs="*", help=f"some of {', '.join(WORKLOADS)}; default: all but 124m on a CPU")
@@ -382,11 +365,10 @@ def main() -> None:
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: only with --threads 1")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--page", action="store_true", help="measure nothing: write the tables of docs/optimizers.md")
-    parser.add_argument("--clipped", action="store_true", help="measure only steps from clipped gradients")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/optimizers.json"))
     options = parser.parse_args()
-    if options.page or options.clipped:
-        return write_page() if options.page else clipped()
+    if options.page:
+        return write_page()
     unknown = [name for name in options.workloads if name not in WORKLOADS]
     if unknown:
         parser.error(f"unknown workload {unknown[0]!r}: use some of {', '.join(WORKLOADS)}")

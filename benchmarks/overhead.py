@@ -1,19 +1,14 @@
-"""What autowarm adds: a scheduler's step, recovery, a probed step, the import. What is compared is timed in turns.
+"""What autowarm adds: a scheduler's step, recovery. What is compared is timed in turns.
 
 python benchmarks/overhead.py scheduler
 OMP_NUM_THREADS=1 python benchmarks/overhead.py recovery                    # writes docs/data/tables/recovery-costs.csv
-OMP_NUM_THREADS=1 python benchmarks/overhead.py probe [--width 256 --layers 4 --device cuda]
-python benchmarks/overhead.py import
 """
 
 import argparse
 import statistics
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,15 +17,13 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
-from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD
+from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.config import ModelConfig
 from autowarm.lab.tasks.models import llama, token_loss
 from autowarm.rate.restore import Snapshot
-from autowarm.smoothness import Probe
 
 TABLES = Path(__file__).parents[1] / "docs" / "data" / "tables"
-IMPORTS = {"torch and numpy": "torch, numpy", "and autowarm": "torch, numpy, autowarm, autowarm.optim"}
 
 
 def medians(calls: Mapping[str, Callable[[], object]], turns: int) -> dict[str, float]:
@@ -71,42 +64,6 @@ def scheduler(given: argparse.Namespace) -> None:
         alone = found.pop("optimizer")
         for name, seconds in found.items():
             print(f"{kind:6} lr  {name:18} {(seconds - alone) / repeats * 1e6:6.1f} µs")
-
-
-def probe(given: argparse.Namespace) -> None:
-    config = ModelConfig(
-        layers=given.layers, width=given.width, heads=given.width // 16, ff=11 * given.width // 4,
-        vocab_size=given.vocab, seq_len=given.seq_len,
-    )  # fmt: skip
-    tokens = torch.randint(given.vocab, (given.batch_size, given.seq_len + 1)).to(given.device)
-
-    def calls(cls: type[LMO], lr: float) -> dict[str, Callable[[], None]]:
-        model = llama(config, seed=0).to(given.device)
-        optimizer = cls.from_model(model, lr=lr)
-        probe = Probe(model, optimizer)
-
-        def closure() -> torch.Tensor:
-            loss = token_loss(model, tokens)
-            loss.backward()
-            return loss
-
-        def plain() -> None:
-            closure()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        def probed() -> None:
-            with probe(closure):
-                optimizer.step()
-            optimizer.zero_grad()
-
-        return {"plain": plain, "probed": probed}
-
-    size = f"{given.layers} layers, width {given.width}, {given.batch_size} × {given.seq_len} tokens, {given.device}"
-    print(f"{size}\n{'optimizer':<10}{'plain ms':>10}{'probed ms':>11}{'ratio':>7}")
-    for name, (cls, lr) in {"lion": (Lion, 1e-3), "muon": (Muon, 3e-3), "normsgd": (NormSGD, 3e-2)}.items():
-        a, b = (seconds * 1e3 for seconds in medians(calls(cls, lr), given.turns).values())
-        print(f"{name:<10}{a:>10.1f}{b:>11.1f}{b / a:>7.2f}")
 
 
 def recovery(given: argparse.Namespace) -> None:
@@ -152,21 +109,11 @@ def recovery(given: argparse.Namespace) -> None:
     (TABLES / "recovery-costs.csv").write_text(text, encoding="utf-8")
 
 
-def imports(given: argparse.Namespace) -> None:
-    run = partial(subprocess.run, check=True)
-    calls = {name: partial(run, [sys.executable, "-c", f"import {what}"]) for name, what in IMPORTS.items()}
-    for name, seconds in medians(calls, given.turns).items():
-        print(f"{name:<16}{seconds:.2f} s")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = {"scheduler": scheduler, "recovery": recovery, "probe": probe, "import": imports}
+    what = {"scheduler": scheduler, "recovery": recovery}
     parser.add_argument("what", choices=what)
     parser.add_argument("--turns", type=int, default=20)
-    for name, default in {"layers": 2, "width": 64, "vocab": 1024, "seq-len": 64, "batch-size": 64}.items():
-        parser.add_argument(f"--{name}", type=int, default=default, help="of the probe's model")
-    parser.add_argument("--device", default="cpu", help="of the probe's model")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from autowarm import AdaptiveWarmup, Muon
-from autowarm.smoothness import Probe, plot_study, study
+from autowarm.lab.paper.study import plot_study, study
+from autowarm.smoothness import Probe
 
 
 def main(steps: int = 1500) -> None:

@@ -24,7 +24,7 @@ hypothesis.settings.load_profile("steady")
 # Of the launchers that are slow to start.
 USERS = {
     "trainer_launcher": ("tests/integrations/", "tests/docs/test_examples.py", "tests/docs/test_site.py"),
-    "lab_launcher": ("tests/lab/training/test_first_run.py", "tests/benchmarks/test_faults.py"),
+    "lab_launcher": ("tests/lab/training/test_first_run.py", "tests/lab/test_struck.py"),
 }
 
 # By what a run asks for, where it can stand: as a mark, or in the name of a fixture that has it.

@@ -18,8 +18,9 @@ import autowarm
 from autowarm import geometry, theory
 from autowarm.geometry import total_kappa
 from autowarm.lab.commands import main
+from autowarm.lab.training.sharpness import sharpness
 from autowarm.schedule import Profile, calibrate, objective
-from autowarm.smoothness import Probe, fit, sharpness
+from autowarm.smoothness import Probe, fit
 
 LETTER = "Dear reader,\nthis is a letter.\n"
 LENGTHS = ["warmup_steps", "num_warmup_steps", "warmup_ratio", "warmup_iters", "warm_up_epochs", "n_warmup"]

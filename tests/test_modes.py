@@ -7,14 +7,14 @@ from torch import Tensor, nn
 
 from autowarm import Lion
 from autowarm.geometry import MaxOverLayers, Spectral, resolve
+from autowarm.lab.training.sharpness import lanczos, sharpness
 from autowarm.orthogonalize import (
     nuclear_norm,
     orthogonalize,
     spectral_norm,
 )
-from autowarm.smoothness import Probe, sharpness
+from autowarm.smoothness import Probe
 from autowarm.smoothness.measure import measure
-from autowarm.smoothness.sharpness import lanczos
 from tests.cases import each
 
 METHODS = ("svd", "newton-schulz", "polar-express")

@@ -59,7 +59,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) ->
         assert f"autowarm/{name}" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     sources = {name: wheel.read(name).decode() for name in names if name.endswith(".py")}
-    assert [name for name in sources if "stud" in name] == ["autowarm/smoothness/study.py"]  # the fits to curvature
+    assert [name for name in sources if "stud" in name] == ["autowarm/lab/paper/study.py"]  # the fits to curvature
     assert [name for name, code in sources.items() if re.search(r"^\s*(from|import) studies", code, re.MULTILINE)] == []
 
 

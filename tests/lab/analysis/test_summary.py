@@ -155,22 +155,26 @@ def test_a_best_length_at_the_edge_of_those_tried_is_said_to_be_there(
     (summary,) = summarise([*rows, row("adaptive", 9, 0, 2.5), row("adaptive", 9, 1, 2.6)])
     assert summary.edge == edge
     assert (f"It is the {edge} that was tried: the best may be {edge[:-3]}er." in verdict(summary)) == bool(edge)
+    assert ("repeat the command with --warmups" in verdict(summary)) == bool(edge)
+    (cell,) = summarise([{**one, "cell": {"name": "small", **CELL}} for one in rows])
+    assert ("too, add it to the sweep's schedule.warmup_steps" in verdict(cell)) == bool(edge)
     assert ("at the edge of those tried in 1" in headline([summary])) == bool(edge)
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ([(2.003, 2.399)], "The default is within 0.001 ± 0.001 nats of BEST; the worst cost 1.000"),
-        ([(2.003, 2.399), (1.997, 2.401)], "The default is within 0.001 ± 0.001 nats of BEST; the worst cost 1.000; "
-         "undecided in 2"),
-        ([(2.1, 2.5)], "The default is 0.100 ± 0.000 nats worse than BEST; the worst cost 1.000"),
-        ([(1.9, 2.3), (2.2, 2.6)], "The default is within 0.200 ± 0.000 nats of BEST; the worst cost 1.000; "
-         "better in 1, worse in 1"),
-        ([(2.1, 2.5), (None, 2.3)], "Where no run diverged, in 1, the default is within 0.100 ± 0.000 nats of BEST; "
-         "the worst cost 1.000; worse in 2"),
-        ([(None, 2.3)], "Runs diverged: the default against BEST; the worst cost 1.000; worse in 1"),
-        ([(2.1, None)] * 5, "Runs diverged: the default against BEST; the worst cost 1.000; worse in 5"),
+        ([(2.003, 2.399)], "The default is within 0.001 ± 0.001 nats of BEST. The worst length cost 1.000"),
+        ([(2.003, 2.399), (1.997, 2.401)], "The default is within 0.001 ± 0.001 nats of BEST. The worst length cost "
+         "1.000. Verdicts: undecided in 2"),
+        ([(2.1, 2.5)], "The default is 0.100 ± 0.000 nats worse than BEST. The worst length cost 1.000"),
+        ([(1.9, 2.3), (2.2, 2.6)], "The default is within 0.200 ± 0.000 nats of BEST. The worst length cost 1.000. "
+         "Verdicts: better in 1, worse in 1"),
+        ([(2.1, 2.5), (None, 2.3)], "Where no run diverged, in 1, the default is within 0.100 ± 0.000 nats of BEST. "
+         "The worst length cost 1.000. Verdicts: worse in 2"),
+        ([(None, 2.3)], "Runs diverged: the default against BEST. The worst length cost 1.000. Verdicts: worse in 1"),
+        ([(2.1, None)] * 5, "Runs diverged: the default against BEST. The worst length cost 1.000. "
+         "Verdicts: worse in 5"),
     ],
 )  # fmt: skip
 def test_the_headline_says_how_far_the_default_is_from_the_best(
@@ -235,3 +239,15 @@ def test_lengths_are_ranked_on_the_seeds_that_all_of_them_have() -> None:
     (summary,) = summarise([*hard, *spared, row("linear", 20, 7, None), *curve("linear", 20, 2.9, 2.9, 2.9)[1:]])
     assert summary.best is not None
     assert summary.best.warmup_steps == 0  # one that diverged is not the best, whichever seed that was
+
+
+@pytest.mark.parametrize(
+    ("lengths", "best", "given"),
+    [((0, 10, 40), 40, "80 too, repeat the command with --warmups '[0, 10, 40, 80]'"), ((0, 80), 80, "99 too"),
+     ((9, 80), 9, "4 too, repeat the command with --warmups '[4, 9, 80]'"), ((1, 80), 1, "0 too"), ((0,), 0, "5 too")],
+)  # fmt: skip
+def test_the_verdict_gives_the_command_that_looks_beyond_the_edge(
+    lengths: tuple[int, ...], best: int, given: str
+) -> None:
+    (summary,) = summarise([row("linear", length, 0, 2.0 + abs(length - best)) for length in lengths])
+    assert f"To try {given}" in verdict(summary)

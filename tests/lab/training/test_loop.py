@@ -1,6 +1,5 @@
 import dataclasses
 import json
-import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from autowarm.lab.processes import Interrupted
 from autowarm.lab.tasks.models import token_logits
 from autowarm.lab.tasks.own import pack
 from autowarm.lab.training.checkpoint import own_checkpoints
-from autowarm.lab.training.loop import _Run, train
+from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import read_metrics, write_log
 
 from ..helpers import crash_at, logged, numbers, resumed, stop_at
@@ -86,25 +85,19 @@ def poisoned(task: Poisoned, folder: Path, name: str = "adamw", lr: float = 0.01
 
 
 @pytest.mark.parametrize(
-    ("broken", "judged", "kept"),
-    [
-        (41, None, [30, 40]),
-        (40, None, [20, 30]),  # where it would save or stop
-        (41, iter([math.nan, 1.0]), [30]),  # the weights of the last one are broken already
-    ],
-)  # fmt: skip
-def test_a_run_that_diverges_keeps_its_healthy_checkpoints_and_weights(
-    broken: int, judged: Any, kept: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ("broken", "kept"),
+    [(41, [30, 40]), (40, [20, 30])],  # where it would save or stop
+)
+def test_a_run_that_diverges_keeps_its_checkpoints_and_no_broken_weights(
+    broken: int, kept: list[int], tmp_path: Path
 ) -> None:
-    if judged is not None:
-        monkeypatch.setattr(_Run, "_judge", lambda self, whole=False: {"loss": next(judged)})
     result = poisoned(Poisoned(broken), tmp_path, on_step=stop_at(40) if broken == 40 else None)
     assert result["diverged"]
     assert result["val_loss"] is None
     assert result["resume_from"] == f"checkpoint-000000{kept[-1]}"
     assert [path.name for path in own_checkpoints(tmp_path)] == [f"checkpoint-000000{step}" for step in kept]
-    assert all(value.isfinite().all() for value in load_file(tmp_path / "model.safetensors").values())
-    assert result["files"]["model.safetensors"] == sha256(tmp_path / "model.safetensors")
+    assert not (tmp_path / "model.safetensors").exists()
+    assert result["files"].keys() == {"metrics.jsonl"}
     with pytest.raises(LabError, match=r"holds another run \(config\.optimizer\.lr: 0\.01 → 0\.005\)"):
         poisoned(Poisoned(broken), tmp_path, lr=0.005)
 

@@ -200,28 +200,37 @@ def loss(row: Row) -> float:
 
 
 def headline(summaries: Sequence[Summary]) -> str:
-    """Describe the outcome in one sentence."""
+    """Describe the outcome in a few sentences."""
     compared = [summary for summary in summaries if summary.outcome is not None]
     if not compared:
         return "Warm-ups side by side"
-    lengths = sorted({len(summary.manual) for summary in compared})
-    best = f"the best of {' to '.join(map(str, lengths[:1] + lengths[1:][-1:]))} hand-set lengths, unknown beforehand"
-    text = f"{_amount(compared)} {best if lengths != [1] else 'the hand-set length'}"
-    costs = sorted({one.worst for one in compared if one.worst})
-    cost = (" and " if len(costs) < 3 else " to ").join(dict.fromkeys(map(number, costs[:1] + costs[-1:])))
-    diverged = sum(one.worst is None for one in compared)
-    worst = [f"cost {cost}"] * bool(costs) + [f"diverged in {diverged}"] * bool(diverged)
-    text += f"; the worst {' or '.join(worst)}" * bool(worst)
-    counts = Counter(summary.outcome for summary in compared)
-    if len(compared) > 1 or not compared[0].difference:
-        text += "; " + ", ".join(f"{word} in {counts[word]}" for word in get_args(Outcome) if counts[word])
     if all(len(summary.seeds) == 1 for summary in compared):
-        text = "One seed decides nothing: run four, as with --seeds 0,1,2,3, to compare the default with others"
+        sentences = ["One seed decides nothing: run four, as with --seeds 0,1,2,3, to compare the default with others"]
+    else:
+        sentences = [f"{_amount(compared)} {_lengths(compared)}"]
+        if costs := [number(one.worst) for one in sorted(compared, key=lambda one: one.worst or 0) if one.worst]:
+            range_ = costs[0] if costs[0] == costs[-1] else f"{costs[0]} to {costs[-1]}"
+            sentences.append(f"The worst length cost {range_}")
+        if diverged := sum(one.worst is None for one in compared):
+            sentences.append(f"A hand-set length diverged in {diverged}")
+        if len(compared) > 1 or not compared[0].difference:
+            counts = Counter(summary.outcome for summary in compared)
+            verdicts = ", ".join(f"{word} in {counts[word]}" for word in get_args(Outcome) if counts[word])
+            sentences.append(f"Verdicts: {verdicts}")
     if edges := sum(bool(summary.edge) for summary in compared):
-        text += f"; the best hand-set length is at the edge of those tried in {edges}"
+        sentences.append(f"The best hand-set length is at the edge of those tried in {edges}")
     if all(point.ended_by.get("clock") == len(point.losses) for point in (one.adaptive for one in compared) if point):
-        text += "; max_warmup ended every warm-up of the default, which here is a ramp of fixed length"
-    return text
+        sentences.append("max_warmup ended every warm-up of the default, which here is a ramp of fixed length")
+    return ". ".join(sentences)
+
+
+def _lengths(compared: Sequence[Summary]) -> str:
+    """Say with how many hand-set lengths the default was compared."""
+    fewest, most = (end(len(summary.manual) for summary in compared) for end in (min, max))
+    if most == 1:
+        return "the hand-set length"
+    count = most if fewest == most else f"{fewest} to {most}"
+    return f"the best of {count} hand-set lengths, unknown beforehand"
 
 
 def _amount(compared: Sequence[Summary]) -> str:
@@ -250,7 +259,8 @@ def verdict(summary: Summary) -> str:
     else:
         words.append(f"Best hand-set warm-up: {_updates(best)}, loss {number(summary.compared(best).val_loss)}.")
     if summary.edge:
-        words.append(f"It is the {summary.edge} that was tried: the best may be {summary.edge.replace('est', 'er')}.")
+        words.append(f"It is the {summary.edge} that was tried: the best may be {summary.edge.replace('est', 'er')}. "
+                     f"{_beyond(summary, best)}")  # fmt: skip
     if ours is not None and (by_time := ours.ended_by.get("clock")):
         words.append(f"In {by_time} of {len(ours.losses)} runs of the default the clock (max_warmup), not the loss, "
                      "ended the warm-up.")  # fmt: skip
@@ -262,6 +272,16 @@ def verdict(summary: Summary) -> str:
         elif summary.outcome not in ("better", "worse"):
             words.append(f"{differ}, no more than the noise: this setting shows nothing.")
     return " ".join(words)
+
+
+def _beyond(summary: Summary, best: Point) -> str:
+    """Say how to try a length beyond the edge."""
+    length, steps = int(best.warmup_steps), summary.cell["steps"]
+    new = min(max(2 * length, steps // 20, 1), steps - 1) if summary.edge == "longest" else length // 2
+    if "name" in summary.cell:
+        return f"To try {new} too, add it to the sweep's schedule.warmup_steps."
+    tried = sorted({new, *(int(point.warmup_steps) for point in summary.manual)})
+    return f"To try {new} too, repeat the command with --warmups '{tried}'."
 
 
 def _updates(point: Point) -> str:

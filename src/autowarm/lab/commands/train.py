@@ -102,7 +102,7 @@ def _remedy(result: dict[str, Any], config: RunConfig, folder: Path) -> str:
     words = f"--resume-from {shlex.quote(str(folder / name))} --out {shlex.quote(str(free(folder)))}"
     recover = ", or --schedule.options.recover true" if SCHEDULES[config.schedule.kind].ours else ""
     return (
-        f"the run diverged after a healthy {name}, which is kept, with its weights. To go on from there, repeat the "
+        f"the run diverged after {name}, which is kept with the one before it. To go on from there, repeat the "
         f"command with {words} and --optimizer.lr {config.optimizer.lr / 2:g}{recover}"
     )
 

@@ -73,8 +73,7 @@ def hours(run: RunConfig, scale: str) -> float:
 def memory(run: RunConfig, world: int = 1, count: int | None = None) -> dict[str, float]:
     """Estimate the bytes that a rank of a run needs at its peak, by what they hold.
 
-    `benchmarks/training.py memory` measures 1.2 times as much, without `torch.compile`, which saves some of the
-    activations.
+    Measured was 1.2 times as much, without `torch.compile`, which saves some of the activations.
 
     Args:
         world: number of ranks, which share weights, gradients and state under FSDP.

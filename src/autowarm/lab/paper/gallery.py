@@ -17,7 +17,6 @@ from autowarm import theory
 from autowarm.plotting import BLUE, GREEN, GREY, ORANGE, styled
 from autowarm.schedule import Profile, calibrate, core
 from autowarm.schedule.planning import plan_of
-from autowarm.smoothness import plot_study
 
 from ..analysis import figures
 from ..analysis.figures import axes_of
@@ -25,6 +24,7 @@ from ..analysis.results import Results, read_results
 from ..config import LabError
 from ..files import write_atomically
 from .smoothness import Measured, measured, studies
+from .study import plot_study
 
 _ALGORITHM_1: dict[str, Any] = {"div": 100.0, "max_warmup": None, "smoothing": 0.0, "trained": False}
 

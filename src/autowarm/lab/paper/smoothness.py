@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autowarm.smoothness import Point, Study, study
+from autowarm.smoothness import Point
 
 from ..analysis import markdown
 from ..analysis.results import Results
 from ..config import LabError
 from ..training.metrics import read_identity, read_metrics
+from .study import Study, study
 
 
 @dataclass(frozen=True)

@@ -202,10 +202,10 @@ class Checkpoints:
             return f"does not match metrics.jsonl, which was changed or cut off before update {manifest['step']}"
         return None
 
-    def drop(self, newest: int | None = None) -> None:
-        """Delete so many of the newest checkpoints, or all: optimizer states are large."""
+    def drop(self) -> None:
+        """Delete all checkpoints: optimizer states are large."""
         if self.ranks.rank == 0:
-            for path in own_checkpoints(self.folder)[-newest if newest else 0 :]:
+            for path in own_checkpoints(self.folder):
                 _remove(path)
 
 

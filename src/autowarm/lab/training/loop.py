@@ -8,9 +8,8 @@ A run is a folder::
                        evaluation also its scores, as val_…; with `engine.curvature_every` the paper's K^t, and the
                        curvature along the step in ℓ2; with `engine.sharpness_every` the Hessian's λ_max
     events.out.*       the same for TensorBoard
-    checkpoint-STEP/   the newest few, while the run lasts; those with healthy weights if it diverges
-    model.safetensors  the final weights, with a config.json so that transformers can load them; if the
-                       run diverges, those of its newest healthy checkpoint
+    checkpoint-STEP/   the newest few, while the run lasts and if it diverges
+    model.safetensors  the final weights, unless they are broken, with a config.json so that transformers can load them
     result.json        written at the end, with checksums of the weights and the metrics
 
 Called again on such a folder, `train` resumes from the newest intact checkpoint. The result is bit-identical to that of
@@ -39,7 +38,7 @@ from autowarm import AdaptiveWarmup
 from autowarm.integrations.metrics import loggable_metrics
 from autowarm.optim import geometry_of, kappa_of
 from autowarm.optim.step.nonfinite import Diverged
-from autowarm.smoothness import Probe, sharpness
+from autowarm.smoothness import Probe
 
 from ..config import LabError, RunConfig, ScheduleConfig, UsageError
 from ..errors import as_usage_error
@@ -64,6 +63,7 @@ from .optimizers import evaluating, unchanged
 from .parallel import Ranks, joined
 from .schedules import authors_peak_gap, lower, make_scheduler, recovers, warmup_length
 from .setup import Setup, precision_of
+from .sharpness import sharpness
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ class _Run:
         self._note_warnings()
         broken = not scores["loss"] <= self._bound(_EXPLODED)
         progress.diverged |= not scores["loss"] <= self._bound(1.0)  # also diverged: worse than before training
-        keeps = engine.keep_weights and not (broken and not self._go_back())
+        stays = progress.diverged and engine.keep_weights  # to go on from a checkpoint at a lower rate
         result = {
             "id": self.name,
             "cell": {"task": self.task.name, **config.cell},
@@ -206,27 +206,20 @@ class _Run:
             ),
             "warnings": progress.warnings,
         }
-        if progress.diverged and keeps:
+        if stays:
             earlier = [path.name for path in own_checkpoints(self.folder) if step_of(path) != config.steps]
             result["resume_from"] = earlier[-1] if earlier else None
+        keeps_weights = engine.keep_weights and not broken
         with evaluating(self.optimizer), self.stop.gently():  # the weights that were judged
-            weights = whole_weights(self.model, self.ranks) if keeps else None
+            weights = whole_weights(self.model, self.ranks) if keeps_weights else None
             if self.ranks.rank == 0:
-                if keeps:
+                if keeps_weights:
                     save_weights(self.model, self.folder, weights)
                 result["files"] = {name: sha256(path) for name in _KEPT if (path := self.folder / name).exists()}
                 write_json(self.folder / "result.json", result)
-            if not (progress.diverged and keeps):
+            if not stays:
                 self.checkpoints.drop()
         return result
-
-    def _go_back(self) -> bool:
-        """Load the newest checkpoint with a healthy loss and delete later ones; whether there is such a checkpoint."""
-        while self.checkpoints.load(self.model, self.optimizer) is not None:
-            if self._judge()["loss"] <= self._bound(_EXPLODED):
-                return True
-            self.checkpoints.drop(newest=1)
-        return False
 
     def _train(self, on_step: OnStep | None, log: MetricsLog) -> None:
         config, progress = self.config, self.progress

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..plotting import INK, ORANGE, axes_or_new
-from .fits import Array, Fit, Interval, bootstrap, fit
-from .measure import Point
+from autowarm.plotting import INK, ORANGE, axes_or_new
+from autowarm.smoothness.fits import Array, Fit, Interval, bootstrap, fit
+from autowarm.smoothness.measure import Point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -122,7 +122,8 @@ def study(
         ValueError: fewer than 4 points are left.
 
     Example:
-        >>> from autowarm.smoothness import Point, study
+        >>> from autowarm.lab.paper.study import study
+        >>> from autowarm.smoothness import Point
         >>> def at(t):
         ...     gap = 8 / (1 + t / 20)
         ...     return Point(step=t, rate=1e-3, loss=3 + gap, loss_after=0.0, gradient_change=1 + gap**2, step_norm=1.0,

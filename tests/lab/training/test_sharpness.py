@@ -5,8 +5,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, distribute_tensor
 
-from autowarm.smoothness import sharpness
-from autowarm.smoothness.sharpness import lanczos
+from autowarm.lab.training.sharpness import lanczos, sharpness
 from tests.optim.makers import peak_bytes
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..modes import autocast_off
+from autowarm.modes import autocast_off
 
 
 def lanczos(
@@ -92,7 +92,7 @@ def sharpness(
 
     Example:
         >>> import torch
-        >>> from autowarm.smoothness import sharpness
+        >>> from autowarm.lab.training.sharpness import sharpness
         >>> x = torch.nn.Parameter(torch.tensor([1.0, 1.0], dtype=torch.float64))
         >>> round(sharpness(lambda: 3 * x[0] ** 2 + x[1] ** 2, [x]), 6)
         6.0

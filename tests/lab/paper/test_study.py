@@ -3,7 +3,8 @@ import sys
 import numpy as np
 import pytest
 
-from autowarm.smoothness import Point, plot_study, study
+from autowarm.lab.paper.study import plot_study, study
+from autowarm.smoothness import Point
 
 
 def points(curve, *, scale=0.3, n=400, last=0.3, first=8.0):

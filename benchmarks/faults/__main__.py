@@ -227,7 +227,7 @@ def soak(options: argparse.Namespace) -> int:
     def make() -> AdaptiveWarmup:
         p = torch.nn.Parameter(torch.zeros(2, 2))
         p.grad = torch.zeros(2, 2)
-        return AdaptiveWarmup(torch.optim.SGD([p], lr=0.1), total, geometry="frobenius")
+        return AdaptiveWarmup(torch.optim.SGD([p], lr=0.1), total, calibration="frobenius")
 
     live, twin = make(), make()
     memory, microseconds, done = [], [], 0

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from autowarm import AdaptiveWarmup
-from autowarm.schedule import calibrate
+from autowarm.schedule import Calibration, calibrate
 from tests.schedule.schedule_runs import PEAK, falling, make_optimizer, run, saved
 
 
@@ -19,9 +19,9 @@ def test_an_unknown_optimizer_is_taken_as_frobenius_geometry_with_a_warning() ->
     opt = Unheard([nn.Parameter(torch.zeros(2, 2))], lr=0.1)
     with pytest.warns(UserWarning, match="geometry of Unheard is not known: its steps are taken as frobenius geometry"):
         AdaptiveWarmup.paper(opt, 10, target_loss=1.0)
-    AdaptiveWarmup.paper(opt, 10, target_loss=1.0, kappa=10.0)
+    AdaptiveWarmup.paper(opt, 10, target_loss=1.0, calibration=Calibration(kappa=10.0))
     AdaptiveWarmup.paper(opt, 10, target_loss=1.0, peak_gap=1.0)
-    AdaptiveWarmup.paper(opt, 10, target_loss=1.0, geometry="frobenius")
+    AdaptiveWarmup.paper(opt, 10, target_loss=1.0, calibration="frobenius")
     AdaptiveWarmup(opt, 10)  # none of them needs its geometry
 
 
@@ -34,9 +34,14 @@ def test_a_peak_gap_beyond_the_first_gap() -> None:
     assert saved(scheduler)["state"] == before["state"]  # an error leaves it as it was
 
 
-@pytest.mark.parametrize("absent", [{}, {"geometry": None}, {"kappa": None, "peak_gap": None}])
+@pytest.mark.parametrize("absent", [{}, {"profile": None, "peak_gap": None}])
 def test_algorithm_1_is_calibrated_whatever_is_given_as_none(absent: dict[str, None]) -> None:
-    scheduler = AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, sigma_f2=50.0, **absent)
+    unasked = AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, calibration=None, **absent)
+    run(unasked, falling(), range(1))
+    assert unasked.profile.peak_gap == calibrate(falling()(0) - 1.0, lr=PEAK, div=100.0, kappa=16.0).peak_gap
+    scheduler = AdaptiveWarmup.paper(
+        make_optimizer(), 10, target_loss=1.0, calibration=Calibration(sigma_f2=50.0), **absent
+    )
     run(scheduler, falling(), range(1))
     asked = calibrate(falling()(0) - 1.0, lr=PEAK, div=100.0, kappa=16.0, sigma_f2=50.0)
     assert scheduler.profile.peak_gap == asked.peak_gap
@@ -75,3 +80,25 @@ def test_a_whole_number_may_have_a_point(total_steps: Any) -> None:
     scheduler.extend(2e3)
     assert type(scheduler.total_steps) is int
     assert scheduler.total_steps == 2000
+
+
+@pytest.mark.parametrize("rho", [1.5, 2.0, 3.0])
+@pytest.mark.parametrize("kappa", [None, 61.0])
+def test_algorithm_1_with_another_exponent_is_calibrated_at_the_first_loss(rho: float, kappa: float | None) -> None:
+    chosen = Calibration("sign", kappa=kappa, sigma_f2=10.0, rho=rho)
+    scheduler = AdaptiveWarmup.paper(make_optimizer(), 60, target_loss=1.0, calibration=chosen)
+    rates = run(scheduler, falling(), range(60), "before")
+    wanted = calibrate(falling()(0) - 1.0, lr=PEAK, div=100.0, kappa=kappa or 16.0, sigma_f2=10.0, rho=rho)
+    assert scheduler.profile == wanted
+    switch = scheduler.warmup_steps
+    assert rates[:switch] == pytest.approx([wanted(falling()(t) - 1.0) for t in range(switch)])
+
+
+@pytest.mark.parametrize("gap0", [8.0, 8.2, 8.5])
+def test_a_profile_for_another_first_gap_is_refused_at_the_first_loss(gap0: float) -> None:
+    profile = calibrate(gap0, lr=PEAK, div=100.0, kappa=16.0, rho=3.0)
+    scheduler = AdaptiveWarmup.paper(make_optimizer(), 60, target_loss=1.0, profile=profile)
+    scheduler.step(9.2)  # a first gap of 8.2
+    other = AdaptiveWarmup.paper(make_optimizer(), 60, target_loss=1.0, profile=profile)
+    with pytest.raises(ValueError, match=f"for a first gap of {gap0:g}, and that of the run is .* = 15"):
+        other.step(16.0)

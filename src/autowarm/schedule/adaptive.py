@@ -20,16 +20,14 @@ from ..habits import plain_words
 from ..losses import Losses, Ranks
 from ..modes import in_normal_mode
 from ..optim import LMO, Together
-from ..optim.known import geometry_of
 from ..optim.wrapped import hook, hook_once_compiled, inside, unwrapped
 from ..pretrained import FirstLook
 from . import core
 from .alarms import FIRST, MOST_IDLE, Alarms
 from .arguments import checked
-from .calibration import SIGMA_F2
 from .clock import UpdateClock, only_makes_state
 from .groups import OUTSIDE, GroupRates
-from .planning import Calibrated, check_horizon, clean
+from .planning import Calibrated, Calibration, check_horizon, clean
 from .recovery import Guard, Order
 from .report import Report
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape
@@ -59,36 +57,32 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         optimizer: any PyTorch optimizer. The rates of its groups are the peak rates; the schedule keeps their ratios.
         total_steps: T, the number of updates in the whole run. None leaves the end open, which needs a flat decay
             ("wso"): the run continues until `decay_now`, and shares of the run refer to 4000 updates.
-        target_loss: f*, roughly the loss at the end of the run; None takes 0.3·f(x0).
-        geometry: the norm of the optimizer's steps, see `autowarm.geometry`, for which Δ' is then calibrated as in the
-            paper; None takes Δ' = Δ0/2 for every optimizer.
-        kappa: κ for the calibration; None computes it as the paper does, from all matrices under ``geometry`` at
-            radius 1.
-        div: ratio of the peak rate to the first rate, > 1.
-        sigma_f2: σ_F², for the calibration, see `autowarm.schedule.calibrate`.
-        peak_gap: Δ', the gap at which warm-up ends; None takes it from Δ0, see ``geometry``.
-        warmup: "linear" or "cosine", the shape of the ramp and of the calibration's target, or a function as for
-            ``decay`` of the distance from the ramp's end (1 at its start, 0 at the peak).
-        decay: "cosine", "linear", "1-sqrt" (1 − √p), "power" ((1 − p)²), "wsd" (flat, then linear to 0 over the last
-            fifth), "wso" (flat), or a function that maps the share p of the decay that has passed (0 to 1) to a share
-            of the peak rate (1 at p = 0), floats both.
-        final_ratio: the decay goes from lr to final_ratio·lr.
         max_warmup: the longest warm-up: a share of T in (0, 1], or a whole number of updates from 2, where more than T
             counts as T; None for no limit. "auto" is half of T up to 4,000 updates, 2,000 updates up to a T of 10,000,
             and a fifth of T from there on.
         trained: whether the weights were trained before, as in fine-tuning; warm-up then takes at most 3 % of the
             run. None looks at the weights at the first update, see `autowarm.pretrained`.
+        decay: "cosine", "linear", "1-sqrt" (1 − √p), "power" ((1 − p)²), "wsd" (flat, then linear to 0 over the last
+            fifth), "wso" (flat), or a function that maps the share p of the decay that has passed (0 to 1) to a share
+            of the peak rate (1 at p = 0), floats both.
+        final_ratio: the decay goes from lr to final_ratio·lr.
+        recover: what to do when the loss rises far above its lowest level, or stops being finite: True restores the
+            weights and the optimizer from a copy of the healthy run and goes on with the next batches; the model in
+            place of True restores its buffers, too, and parameters that the optimizer does not hold; "warn" only
+            warns, False does not look. See `recoveries` and docs/recovery.md.
+        target_loss: f*, roughly the loss at the end of the run; None takes 0.3·f(x0).
         chance_loss: the loss of an untrained model, such as ln(vocabulary) for a language model; f(x0) is never taken
             to be higher. If f(x0) is below three quarters of it, the weights count as trained.
         smoothing: share of T over which the loss is averaged; 0 uses each raw loss, and takes the first one as f(x0).
-        profile: η(Δ) of your own in place of the paper's, such as another ρ's from `autowarm.schedule.calibrate`: a
-            function from the gap to a rate in any unit, highest at ``peak_gap``, where the rate is lr.
+        div: ratio of the peak rate to the first rate, > 1.
+        peak_gap: Δ', the gap at which warm-up ends; None takes Δ0/2, or what ``calibration`` chooses.
+        warmup: "linear" or "cosine", the shape of the ramp and of the calibration's target, or a function as for
+            ``decay`` of the distance from the ramp's end (1 at its start, 0 at the peak).
+        profile: η(Δ) of your own in place of the paper's: a function from the gap to a rate in any unit, highest at
+            ``peak_gap``, where the rate is lr.
+        calibration: the geometry for which Δ' is calibrated as in the paper, by name, or a
+            `autowarm.schedule.Calibration`; None takes Δ' = Δ0/2 for every optimizer.
         max_nonfinite: how many non-finite losses in a row raise an error; 1 raises at the first, None never.
-        recover: what to do when the loss rises far above its lowest level, or stops being finite: True restores the
-            weights and the optimizer from a copy of the healthy run and goes on with the next batches, "warn" only
-            warns, False does not look. See `recoveries` and docs/recovery.md.
-        model: with ``recover=True``, a model whose buffers (and parameters that the optimizer does not hold, such as
-            averaged weights) are restored too.
         process_group: the ranks that share the run; None means all ranks, if `torch.distributed` is in use. They share
             the mean loss, so their rates are bit-identical. Every rank must call ``step`` as often: give them equal
             shares of the data, as ``DistributedSampler(drop_last=True)`` does.
@@ -129,38 +123,35 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         optimizer: Optimizer,
         total_steps: int | None,
         *,
-        target_loss: float | None = None,
-        geometry: str | Geometry | None = None,
-        kappa: float | None = None,
-        div: float = 10.0,
-        sigma_f2: float = SIGMA_F2,
-        peak_gap: float | None = None,
-        warmup: Warmup = "linear",
-        decay: Decay | Shape = "cosine",
-        final_ratio: float = 0.0,
         max_warmup: float | int | Literal["auto"] | None = "auto",
         trained: bool | None = None,
+        decay: Decay | Shape = "cosine",
+        final_ratio: float = 0.0,
+        recover: bool | Literal["warn"] | nn.Module = False,
+        target_loss: float | None = None,
         chance_loss: float | None = None,
         smoothing: float = 0.05,
+        div: float = 10.0,
+        peak_gap: float | None = None,
+        warmup: Warmup | Shape = "linear",
         profile: Callable[[float], float] | None = None,
+        calibration: str | Geometry | Calibration | None = None,
         max_nonfinite: int | None = 20,
-        recover: bool | Literal["warn"] = False,
-        model: nn.Module | None = None,
         process_group: "torch.distributed.ProcessGroup | None" = None,
     ) -> None:
         inner, self._settings, self._plan, self._kappa_counted, max_nonfinite = checked(
-            optimizer, total_steps=total_steps, target_loss=target_loss, geometry=geometry, kappa=kappa, div=div,
-            sigma_f2=sigma_f2, peak_gap=peak_gap, warmup=warmup, decay=decay, final_ratio=final_ratio,
-            max_warmup=max_warmup, trained=trained, chance_loss=chance_loss, smoothing=smoothing,
-            profile=profile, max_nonfinite=max_nonfinite, recover=recover,
+            optimizer, total_steps=total_steps, max_warmup=max_warmup, trained=trained, decay=decay,
+            final_ratio=final_ratio, recover=recover, target_loss=target_loss, chance_loss=chance_loss,
+            smoothing=smoothing, div=div, peak_gap=peak_gap, warmup=warmup, profile=profile, calibration=calibration,
+            max_nonfinite=max_nonfinite,
         )  # fmt: skip
         self.process_group = process_group
         first = next((p for group in inner.param_groups for p in group["params"]), torch.empty(0))
         self._ranks = Ranks(process_group, self._settings, device=first.device)
-        self._losses, self._order = Losses(self._ranks), Order(recover is True)
+        self._losses, self._order = Losses(self._ranks), Order(self._settings["recover"] is True)
         self._clock, self._groups = UpdateClock(inner), GroupRates(inner)
         self._state, self._look = core.begin(self._plan), FirstLook()
-        self._guard = Guard(recover is True, model, self._length) if recover else None
+        self._guard = Guard(recover, self._length) if self._settings["recover"] else None
         self._alarms = Alarms(max_nonfinite)
         self._waiting = False  # whether a SequentialLR has yet to start this schedule
         LRScheduler.__init__(self, inner)
@@ -189,8 +180,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         if given := sorted(options.keys() & {"max_warmup", "chance_loss", "smoothing", "trained"}):
             raise TypeError(f"Algorithm 1 has no {given[0]}: use AdaptiveWarmup itself")
         options = {"div": getattr(options.get("profile"), "div", 100.0), **options}
-        if all(options.get(name) is None for name in ("geometry", "kappa", "peak_gap", "profile")):
-            options["geometry"] = geometry_of(optimizer)
+        if all(options.get(name) is None for name in ("calibration", "peak_gap", "profile")):
+            options["calibration"] = Calibration()
         exact: dict[str, Any] = {"max_warmup": None, "smoothing": 0.0, "trained": False}
         return cls(optimizer, total_steps, target_loss=target_loss, **exact, **options)
 

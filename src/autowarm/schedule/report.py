@@ -61,7 +61,11 @@ class Report:
         gap0, peak_gap, own = self._state.gap0, self._state.peak_gap, self._plan.profile
         if own is not None:
             return replace(own, lr=self._peak) if isinstance(own, Profile) else None
-        return None if gap0 is None or peak_gap is None else Profile(self._peak, self._plan.div, gap0, peak_gap)
+        return (
+            None
+            if gap0 is None or peak_gap is None
+            else Profile(self._peak, self._plan.div, gap0, peak_gap, self._plan.rho)
+        )
 
     @property
     def target_loss(self) -> float | None:

@@ -59,15 +59,13 @@ class Guard:
     """Decides what to do about a loss that rises, under `AdaptiveWarmup` and beside any other schedule.
 
     All decisions follow from the losses and the numbers of updates, so ranks that share their losses decide alike.
-    Unless it ``restores``, it keeps no copies and only notices.
+    ``recover`` is True, a model whose buffers are restored too, or "warn": then it keeps no copies and only notices.
     """
 
     _SAVED = ("since", "again", "early", "copied", "lowered", "climbs", "fell", "wrong", "idle", "bar", "span")
 
-    def __init__(self, restores: bool, model: nn.Module | None, length: int) -> None:
-        if not isinstance(model, nn.Module | None):
-            raise TypeError(f"model= is the model, for several a torch.nn.ModuleList, got a {type(model).__name__}")
-        self._restores, self._model = restores, model
+    def __init__(self, recover: Any, length: int) -> None:
+        self._restores, self._model = recover != "warn", recover if isinstance(recover, nn.Module) else None
         self._recoveries: list[Recovery] = []
         self.average: float | None = None  # the schedule's averaged loss, as it was at the copy that was restored
         self._idle = False  # whether it has been said that this loss cannot be judged

@@ -103,7 +103,7 @@ class SpikeGuard:
                     "veto needs whole gradients, and each rank has a part of them here (DTensors): clip them"
                 )
         total_steps = clean(total_steps=total_steps)["total_steps"]
-        self._guard = Guard(recover, total_steps or OPEN_HORIZON)
+        self._guard = Guard(recover, total_steps or OPEN_HORIZON, self.optimizer)
         first = next((p for group in self.optimizer.param_groups for p in group["params"]), torch.empty(0))
         settings = {"total_steps": total_steps, "recover": kind_of_recovery}
         self._losses = Losses(Ranks(process_group, settings, type(self).__name__, first.device))

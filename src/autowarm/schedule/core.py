@@ -116,7 +116,10 @@ def _take(plan: Plan, state: State, updates: int, loss: float) -> State:
             state = state._replace(empty=state.empty + 1 if low else 0)
             if 0 < state.empty < OPENING:
                 return state
-        loss = min(max(loss, fstar), fstar + gap0)  # so that no outlier counts
+        if loss < 0.0 and plan.target_loss is None:  # the loss has an arbitrary zero, of which no f* is a share
+            state = state._replace(target_loss=None, gap0=None, peak_gap=None)
+        else:
+            loss = min(max(loss, fstar), fstar + gap0)  # so that no outlier counts
     kept = state.kept ** (updates - state.seen) if plan.smoothing else 0.0  # or each loss counts
     return state._replace(average=kept * average + (1.0 - kept) * loss, seen=updates)
 
@@ -213,7 +216,7 @@ def _calibrate(plan: Plan, state: State, loss: float) -> State:
     target = plan.target_loss
     if target is None:
         scattered = statistics.median(state.opening) > SCALELESS * loss or 3 * state.empty > 2 * len(state.opening)
-        if loss < LEAST_GAP or scattered:
+        if loss < LEAST_GAP or min(state.opening) < 0.0 or scattered:
             return state._replace(target_loss=None, gap0=None, peak_gap=None)
         target = loss - EXPECTED_FALL * loss
     gap0 = loss - target

@@ -73,6 +73,7 @@ API = {
     "AdaptiveWarmup(opt, 100, warmup=10)": "max_warmup limits its length",
     "AdaptiveWarmup(opt, 100, max_warmup=0)": "max_warmup|got 0",
     "AdaptiveWarmup(opt, 100, max_warmup=10.0)": "max_warmup|a share of the run",
+    "AdaptiveWarmup(opt, 100, max_warmup=1)": "in (0, 1] (1.0: all of it), a whole number of updates ≥ 2|got 1",
     "AdaptiveWarmup(opt, 100, max_warmup=0.0)": 'updates ≥ 2, "auto", or None, got 0.0',
     "AdaptiveWarmup(opt, 100, max_warmup=True)": "max_warmup is a share of the run|got True",
     'AdaptiveWarmup(opt, 100, max_warmup="10%")': "max_warmup|'10%'",

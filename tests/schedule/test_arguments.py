@@ -1,5 +1,6 @@
 """What is refused, and with which words."""
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup
 from autowarm.schedule import Calibration, calibrate
-from tests.schedule.schedule_runs import PEAK, falling, make_optimizer, run, saved
+from tests.schedule.schedule_runs import PEAK, falling, group, make_optimizer, run, saved
 
 
 def test_an_unknown_optimizer_is_taken_as_frobenius_geometry_with_a_warning() -> None:
@@ -57,7 +58,7 @@ def test_numbers_of_other_libraries_are_plain_ones() -> None:
 
 DEFAULTS = {1: 1, 3: 2, 100: 50, 4_000: 2_000, 4_001: 2_000, 7_000: 2_000, 10_000: 2_000, 10_005: 2_001, 64_000: 12_800,
             None: 2_000}  # fmt: skip
-GIVEN = [(20, 20), (2, 2), (0.2, 20), (1, 100), (1.0, 100), (5000, 100)]  # a share or a number of updates
+GIVEN = [(20, 20), (2, 2), (0.2, 20), (1.0, 100), (5000, 100)]  # a share or a number of updates
 
 
 @pytest.mark.parametrize(
@@ -102,3 +103,71 @@ def test_a_profile_for_another_first_gap_is_refused_at_the_first_loss(gap0: floa
     other = AdaptiveWarmup.paper(make_optimizer(), 60, target_loss=1.0, profile=profile)
     with pytest.raises(ValueError, match=f"for a first gap of {gap0:g}, and that of the run is .* = 15"):
         other.step(16.0)
+
+
+TWO = [lambda p: 1 - p, lambda p: 1 - p * p]  # of one name
+OWN_PROFILES = [lambda gap: gap / (1 + gap * gap), lambda gap: gap / (1 + gap * gap) ** 2 if gap > 1 else gap / 4]
+FUNCTIONS: dict[str, list[dict[str, Any]]] = {
+    "decay": [{"decay": one} for one in TWO],
+    "warmup": [{"warmup": one} for one in TWO],
+    "profile": [{"profile": one, "peak_gap": 1.0} for one in OWN_PROFILES],
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_compared_by_their_values(name: str) -> None:
+    one, other = (AdaptiveWarmup(make_optimizer(), 100, **options) for options in FUNCTIONS[name])
+    again = AdaptiveWarmup(make_optimizer(), 100, **FUNCTIONS[name][0])
+    assert one._ranks.mark == again._ranks.mark != other._ranks.mark  # what ranks compare
+    again.load_state_dict(saved(one))
+    with pytest.raises(ValueError, match=f"differs from this one: {name}: saved '<lambda>, with values of checksum"):
+        other.load_state_dict(saved(one))
+
+
+@pytest.mark.parametrize("decay", ["cosine", 0.5, None])
+def test_a_group_has_no_decay_of_its_own(decay: Any) -> None:
+    opt = torch.optim.SGD([{"params": [nn.Parameter(torch.ones(2))], "decay": decay}], lr=0.1)
+    with pytest.raises(ValueError, match="group 0 has decay=.*, and no group has a decay of its own: give decay= to"):
+        AdaptiveWarmup(opt, 100)
+    opt.defaults["decay"] = 0.5  # an option of the optimizer's own
+    AdaptiveWarmup(opt, 100)
+
+
+@pytest.mark.parametrize("late", [0, 5, 30])
+def test_a_negative_loss_leaves_no_scale(late: int) -> None:
+    scheduler, given = (AdaptiveWarmup(make_optimizer(), 100, target_loss=target) for target in (None, -20.0))
+    for one in (scheduler, given):
+        run(one, lambda t: -0.5 if t == late else 10.0 - 0.1 * t, range(40))
+    assert scheduler.profile is scheduler.target_loss is None
+    assert given.profile is not None
+    assert 60 > scheduler.metrics()["warmup_end"] >= 40  # the ramp alone
+    run(scheduler, lambda t: -5.0, range(40, 60))
+    assert scheduler.ended_by == "clock"
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (Fraction(10**400), "the loss, a Fraction, is beyond the range of a float"),
+        (torch.nested.nested_tensor([torch.ones(1)]), "a loss has one element, got a nested tensor"),
+        (np.ma.masked, "got a masked MaskedConstant"),
+        (np.ma.array(2.0, mask=True), "got a masked MaskedArray"),
+        (np.ma.array([2.0], mask=[False]), "got a masked MaskedArray"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_losses_that_are_no_numbers(loss: Any, message: str) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 100)
+    for take in (scheduler.step, scheduler.observe):
+        with pytest.raises((TypeError, ValueError), match=message):
+            take(loss)
+
+
+@pytest.mark.parametrize("tensor", [False, True])
+def test_the_metrics_have_one_rate_for_each_distinct_peak(tensor: bool) -> None:
+    opt = torch.optim.SGD([group(tensor, lr) for lr in (0.1, 0.3, 0.1, 0.3, 0.0)])
+    scheduler = AdaptiveWarmup(opt, 100)
+    run(scheduler, falling(), range(20))
+    rates = {name: x for name, x in scheduler.metrics().items() if name.startswith("lr")}
+    assert list(rates) == ["lr", "lr_1", "lr_4"]
+    assert list(rates.values()) == [float(opt.param_groups[i]["lr"]) for i in (0, 1, 4)]

@@ -151,7 +151,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._losses, self._order = Losses(self._ranks), Order(self._settings["recover"] is True)
         self._clock, self._groups = UpdateClock(inner), GroupRates(inner)
         self._state, self._look = core.begin(self._plan), FirstLook()
-        self._guard = Guard(recover, self._length) if self._settings["recover"] else None
+        self._guard = Guard(recover, self._length, inner) if self._settings["recover"] else None
         self._alarms = Alarms(max_nonfinite)
         self._waiting = False  # whether a SequentialLR has yet to start this schedule
         LRScheduler.__init__(self, inner)
@@ -249,6 +249,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._step_count += 1
         if made is not None or arrived:
             self._write()
+            if state.updates <= FIRST < 2 * self._clock.interrupted and "idle" not in self._alarms.said:
+                self._alarms.warn("micro-batches", calls=self._clock.interrupted, updates=state.updates)
         elif self._clock.idle >= MOST_IDLE:
             self._alarms.warn("idle", calls=self._clock.idle, optimizer=type(self.optimizer).__name__)
         due = state.failures > before.failures or state.updates + 1 >= (state.total_steps or math.inf)
@@ -308,6 +310,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._groups.adopt(self.base_lrs)
         factor = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
         self._last_lr = [*self._groups.write(self.base_lrs, factor, self._plan, self._state)]
+        self._ranks.rates = sum(self._last_lr)
         if self._groups.outside is not None and self._groups.outside[0] >= OUTSIDE:
             row, rate, written = self._groups.outside
             self._alarms.warn("outside", row=row, rate=rate, written=written)

@@ -12,7 +12,7 @@ from .groups import first_peak
 from .planning import Calibration, Plan, clean, plan_of
 from .profile import Profile
 from .recovery import check_recover
-from .shapes import name_of
+from .shapes import STEPS, name_of
 
 
 def checked(
@@ -51,7 +51,9 @@ def checked(
     for name in ("geometry", "kappa", "sigma_f2", "rho"):
         value = getattr(calibration, name, None)
         names[name] = repr(value) if name == "geometry" and value is not None else value
-    names |= {"warmup": name_of(warmup), "decay": name_of(decay)}
-    names["profile"] = profile and (repr(profile) if isinstance(profile, Profile) else name_of(profile))
     plan = plan_of(warmup=warmup, decay=decay, trained=trained, profile=profile, calibration=calibration, **numbers)
+    names |= {"warmup": name_of(warmup), "decay": name_of(decay), "profile": None}
+    if profile is not None:
+        around = [2.0 * p * plan.peak_gap for p in STEPS[1:]]  # its peak; a gap of 0 has no rate
+        names["profile"] = repr(profile) if isinstance(profile, Profile) else name_of(profile, around)
     return inner, names | {"trained": trained, "recover": recover} | numbers, plan, counted, max_nonfinite

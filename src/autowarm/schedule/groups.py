@@ -42,13 +42,18 @@ class Rate:
     changes: int = 0  # for how many updates in a row others have changed the rate
 
     @classmethod
-    def of(cls, i: int, group: dict[str, Any]) -> Self:
+    def of(cls, i: int, group: dict[str, Any], defaults: dict[str, Any]) -> Self:
         """The rate of a group that is new to the schedule; ValueError says what is wrong with it."""
         lr, warms = group["lr"], group.get("warmup", True)
         if not (float(lr) >= 0 and math.isfinite(lr)):
             raise ValueError(f"a parameter group was added with lr={lr}: it must be finite and not negative")
         if not isinstance(warms, bool):
             raise ValueError(f"parameter group {i} has warmup={warms!r}: it must be True or False")
+        if "decay" in group and "decay" not in defaults:  # of which some optimizers have one of their own
+            raise ValueError(
+                f"parameter group {i} has decay={group['decay']!r}, and no group has a decay of its own: give "
+                "decay= to AdaptiveWarmup, for all groups, or warmup=False to a group"
+            )
         peak = float(group.setdefault("initial_lr", lr.clone() if isinstance(lr, Tensor) else lr))
         rate = cls(_first(group), peak, warms, float(group.get("lr_scale", 1.0)), float(lr))
         rate.note(lr)
@@ -155,7 +160,7 @@ class GroupRates:
         for i, (key, group) in enumerate(zip(keys, groups, strict=True)):
             if key not in known:
                 self._separate(group, taken)
-                known[key] = Rate.of(i, group)
+                known[key] = Rate.of(i, group, self._optimizer.defaults)
         self._rates.clear()
         self._rates.update({key: known[key] for key in keys})
         peaks[:] = [rate.peak for rate in self]

@@ -16,10 +16,10 @@ def _whole(x: Any) -> int:
 
 
 def _longest(x: Any) -> float | int | str:
-    """An int is a number of updates and a float a share of the run, except that 1 means the whole run, like 1.0."""
+    """An int is a number of updates, and a float a share of the run."""
     if x == "auto" or isinstance(x, bool | str):
         return x
-    return float(x) if isinstance(x, float) or x == 1 else operator.index(x)
+    return float(x) if isinstance(x, float) else operator.index(x)
 
 
 # What a number must be: the conversion to a plain one, the condition on it, and that condition in words.
@@ -28,7 +28,7 @@ _UPDATES = (
     "must be a whole number of updates ≥ 1; a run whose length is not known takes total_steps=None and "
     'decay="wso", and ends by decay_now(steps)'
 )
-_LONGEST = 'is a share of the run, in (0, 1], a whole number of updates ≥ 2, "auto", or None'
+_LONGEST = 'is a share of the run, in (0, 1] (1.0: all of it), a whole number of updates ≥ 2, "auto", or None'
 
 
 @dataclass(frozen=True)

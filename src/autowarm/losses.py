@@ -181,16 +181,14 @@ class Losses:
         self.pending.append(seen := Observation.of(loss, weight).kept())
         self.traced = self.traced or seen.traced
 
-    def take(
+    def read(
         self, loss: Tensor | float | None, clock: Any, updates: int
     ) -> tuple[int | None, list[tuple[int, float | None]]]:
-        """Put in the observations of an update, and this loss.
+        """Add this loss to the update's, and return ``(updates_made, [(update, mean_loss)])``.
 
-        Returns:
-            What the clock says of the updates since the last call; and the mean losses that are read now (one, on a
-            CPU), each after the number of its update. A mean is NaN if no loss was finite, and None if there was none.
-            Of an update that a GradScaler has skipped, a finite loss does not count. Broken weights make it skip every
-            update, so NaN does.
+        The first is what the clock says of the updates since the last call; then come the losses that can be read now
+        without waiting (one, on a CPU). NaN: none was finite; None: none was given. Of an update that a GradScaler has
+        skipped, a finite loss does not count. Broken weights make it skip every update, so NaN does.
         """
         seen = None if loss is None else Observation.of(loss, 1.0)
         if seen is not None and seen.traced:

@@ -216,6 +216,7 @@ def test_base_lrs_are_the_peaks_and_saved(tensor: bool, at: int) -> None:
     plain, changed, resumed = train(make(), 0, 60), make(), make()
     head = train(changed, 0, at)
     changed.base_lrs[1] = 3 * PEAK
+    assert [row["peak"] for row in changed.state_dict()["groups"]] == [PEAK, 3 * PEAK]
     rates = head + train(changed, at, at + 10)
     resumed.load_state_dict(saved(changed))
     rates += (tail := train(changed, at + 10, 60))

@@ -3,7 +3,6 @@
 `core` decides; this file connects it to PyTorch. A loss's whole way is `AdaptiveWarmup.step` and `_update_lr`.
 """
 
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,10 +22,10 @@ from ..optim import LMO, Together
 from ..optim.wrapped import hook, hook_once_compiled, inside, unwrapped
 from ..pretrained import FirstLook
 from . import core
-from .alarms import FIRST, MOST_IDLE, Alarms
+from .alarms import Alarms
 from .arguments import checked
 from .clock import UpdateClock, only_makes_state
-from .groups import OUTSIDE, GroupRates
+from .groups import GroupRates
 from .planning import Calibrated, Calibration, check_horizon, clean
 from .recovery import Guard, Order
 from .report import Report
@@ -234,28 +233,29 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             self._unwrap()
         if self._order.matters:
             self._order.taken(loss)
-        before = state = self._state
-        made, arrived = self._losses.take(loss, self._clock, self.last_epoch)
-        updates = self.last_epoch + (made or 0)
-        if made is not None and state.trained is None and state.ended_by is None:
-            told = self._plan.trained  # or the weights before the first update tell; all ranks are at this step
-            looked = self._look.verdict(self.optimizer, self.process_group).trained if told is None else told
-            state = core.settle(self._plan, state, looked)
-        for at, seen in arrived or ([(updates, None)] if made is not None else ()):
-            state = core.advance(self._plan, state, updates, seen)
-            if self._guard is not None:
-                state = self._recover(self._guard, state, at, seen)
-        self._state = state
+        before = self._state
+        made, readings = self._losses.read(loss, self._clock, before.updates)
         self._step_count += 1
-        if made is not None or arrived:
-            self._write()
-            if state.updates <= FIRST < 2 * self._clock.interrupted and "idle" not in self._alarms.said:
-                self._alarms.warn("micro-batches", calls=self._clock.interrupted, updates=state.updates)
-        elif self._clock.idle >= MOST_IDLE:
-            self._alarms.warn("idle", calls=self._clock.idle, optimizer=type(self.optimizer).__name__)
-        due = state.failures > before.failures or state.updates + 1 >= (state.total_steps or math.inf)
-        if due or (before.ended_by is None and (updates <= FIRST or before.opening or loss is None)):
-            self._check(before, arrived)
+        if made is None and not readings:
+            self._alarms.idle(self._clock)
+            return
+        updates = before.updates + (made or 0)
+        state = before if made is None else self._settled(before)
+        for update, mean in readings or [(updates, None)]:  # while losses are late, time goes on alone
+            state = core.advance(self._plan, state, updates, mean)
+            if self._guard is not None:
+                state = self._recover(self._guard, state, update, mean)
+        self._state = state
+        self._write()
+        self._alarms.look(before, state, readings, self._clock, recovers=self._guard is not None)
+
+    def _settled(self, state: core.State) -> core.State:
+        """The state once it is known whether the weights were trained before; all ranks are at this step."""
+        if state.trained is not None or state.ended_by is not None:
+            return state
+        if (trained := self._plan.trained) is None:
+            trained = self._look.verdict(self.optimizer, self.process_group).trained
+        return core.settle(self._plan, state, trained)
 
     def _update_lr(self, epoch: int | None = None) -> None:  # SequentialLR starts ours over at a milestone
         if epoch != 0:
@@ -265,21 +265,11 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
     def _unwrap(self) -> None:
         """A trainer may have put a wrapper of the optimizer here; another optimizer is refused."""
-        ours, theirs = self._clock.optimizer, unwrapped(self.optimizer)
-        if theirs is not ours:
-            kinds = f"{type(ours).__name__} was replaced by another {type(theirs).__name__}"
+        ours, other = self._clock.optimizer, unwrapped(self.optimizer)
+        if other is not ours:
+            kinds = f"{type(ours).__name__} was replaced by another {type(other).__name__}"
             raise ValueError(f"the scheduler's {kinds}: make a new scheduler for it")
         self.optimizer = ours
-
-    def _check(self, before: core.State, arrived: list[tuple[int, float | None]]) -> None:
-        """Raise, or warn once, if something is wrong."""
-        state, alarms = self._state, self._alarms
-        if before.ended_by is None:
-            for _, loss in arrived:
-                alarms.losses(loss, before, state)
-        if state.failures > before.failures:
-            alarms.nonfinite(state, self.optimizer, self._guard is not None)
-        alarms.horizon(state, self._clock.ahead)
 
     # PyTorch's hooks for schedulers, so that SequentialLR, ChainedScheduler and trainers that only call step() work.
 
@@ -311,9 +301,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         factor = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
         self._last_lr = [*self._groups.write(self.base_lrs, factor, self._plan, self._state)]
         self._ranks.rates = sum(self._last_lr)
-        if self._groups.outside is not None and self._groups.outside[0] >= OUTSIDE:
-            row, rate, written = self._groups.outside
-            self._alarms.warn("outside", row=row, rate=rate, written=written)
+        if self._groups.outside is not None:
+            self._alarms.warn("outside", **self._groups.outside)
 
     def _recover(self, guard: Guard, state: core.State, at: int, loss: float | None) -> core.State:
         """Let the guard see the loss, and do what it says at an alarm."""
@@ -346,9 +335,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         if torch.compiler.is_compiling():
             return
         self._clock.pretended = only_makes_state(self.optimizer)
-        if self._clock.pretended:
-            return
-        if not self._waiting:
+        if not (self._clock.pretended or self._waiting):
             told = self._plan.trained is not None or self.last_epoch > 0 or self._groups.follows
             # Ours tell by themselves of tensors without gradients.
             training = self._losses.traced and not isinstance(self.optimizer, LMO | Together)
@@ -422,8 +409,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
     def _agree(self) -> None:
         """Tell the ranks what they must agree on: settings, what was changed since, and the peak rate."""
-        state = self._state
-        now = {"total_steps": state.total_steps, "decay": state.decay, "peak": self._peak}
+        now = {"total_steps": self.total_steps, "decay": self._state.decay, "peak": self._peak}
         self._ranks.agree_on(self._settings | {"now": now})
 
     # Saving.
@@ -435,7 +421,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         """
         self._groups.adopt(self.base_lrs)
         content = {"settings": dict(self._settings), "last_epoch": self.last_epoch, "step_count": self._step_count}
-        content |= {"groups": self._groups.state_dict(), **self._losses.state_dict()}
+        content |= {"groups": self._groups.state_dict(self.base_lrs), **self._losses.state_dict()}
         content |= {"said": sorted(self._alarms.said), "clock": self._clock.state_dict()}
         content |= {"recovery": None if self._guard is None else self._guard.state_dict()}
         return sealed("AdaptiveWarmup", content | {"state": numbers_of(self._state)})

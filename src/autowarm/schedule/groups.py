@@ -81,14 +81,14 @@ class GroupRates:
     A tensor rate is filled in place.
 
     Attributes:
-        outside: for how many updates in a row others have changed a rate, to what, and what had been written; None if
-            nobody has.
+        outside: for how many updates in a row others have changed a rate, to what, and what had been written; None
+            below `OUTSIDE`.
         follows: whether another schedule of ours has written this optimizer's rates.
         unsettled: a group's lr and initial_lr, where an unknown scheduler or a loaded state has left both, so that
             nobody can say which of them is the peak.
     """
 
-    outside: tuple[int, float, float] | None = None
+    outside: dict[str, float] | None = None
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
@@ -191,8 +191,8 @@ class GroupRates:
         for group, rate in zip(self._optimizer.param_groups, self, strict=True):
             lr = group["lr"]
             rate.changes = 0 if rate.is_at(lr) else rate.changes + 1
-            if rate.changes:
-                self.outside = max(self.outside or (0, 0.0, 0.0), (rate.changes, float(lr), rate.written))
+            if rate.changes >= OUTSIDE:
+                self.outside = {"row": rate.changes, "rate": float(lr), "written": rate.written}
             rate.written = rate.peak * factor * rate.scale * (state.share if rate.warms else steady)
             if isinstance(lr, Tensor):
                 lr.fill_(rate.written)
@@ -210,12 +210,11 @@ class GroupRates:
         for group, rate, peak in zip(self._optimizer.param_groups, self, numbers, strict=True):
             rate.peak = group["initial_lr"] = peak
 
-    def state_dict(self) -> list[dict[str, Any]]:
-        """For each group its rate now, and what is known of it."""
-        names = ("peak", "warms", "scale", "written", "changes")
-        rows = [{name: getattr(rate, name) for name in names} for rate in self]
+    def state_dict(self, peaks: Sequence[float]) -> list[dict[str, Any]]:
+        """For each group its rate now, its peak, and what is known of it."""
+        rows = [{name: getattr(rate, name) for name in ("warms", "scale", "written", "changes")} for rate in self]
         rates = [float(group["lr"]) for group in self._optimizer.param_groups]
-        return [{"now": now, **row} for now, row in zip(rates, rows, strict=True)]
+        return [{"now": now, "peak": float(p), **row} for now, p, row in zip(rates, peaks, rows, strict=True)]
 
     def load_state_dict(self, saved: list[dict[str, Any]]) -> None:
         """Write the rates as saved: another scheduler may have changed them. Groups that were added keep theirs."""

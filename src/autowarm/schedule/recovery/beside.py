@@ -150,7 +150,7 @@ class SpikeGuard:
             RuntimeError: ranks disagree. In ``loss.backward()``: it came after the first call that took the loss.
         """
         self._order.taken(loss)
-        made, arrived = self._losses.take(loss, self._clock, self._updates)
+        made, arrived = self._losses.read(loss, self._clock, self._updates)
         self._updates += made or 0
         if made is None and not arrived and self._clock.idle == MOST_IDLE:
             kind = type(self.optimizer).__name__

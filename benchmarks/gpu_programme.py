@@ -138,10 +138,10 @@ class Bench:
         if run.warmup == "default":
             # A run that diverges is to show it, not to stop.
             return AdaptiveWarmup(
-                optimizer, steps, recover=run.recovers, max_nonfinite=steps, model=self.model, trained=False
+                optimizer, steps, recover=self.model if run.recovers else False, max_nonfinite=steps, trained=False
             ), None
         hand_set = ScheduleConfig("linear", round(_SHARES[run.warmup] * steps))
-        guard = SpikeGuard(optimizer, steps, model=self.model) if run.recovers else None
+        guard = SpikeGuard(optimizer, steps, recover=self.model) if run.recovers else None
         return make_scheduler(optimizer, hand_set, steps), guard
 
     def _batches(self, run: Run, steps: int) -> Iterator[tuple[Tensor, float]]:

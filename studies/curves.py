@@ -22,6 +22,7 @@ import torch
 from autowarm.geometry import total_kappa
 from autowarm.logs import Replay, replay
 from autowarm.logs.log import Log, make_log
+from autowarm.schedule import Calibration
 
 COLUMNS = ("name", "kind", "optimizer", "T", "people", "recorded", "recorded ended by", "closed loop",
            "closed loop ended by", "rates")  # fmt: skip
@@ -43,7 +44,9 @@ def main() -> None:
     for curve in read_curves(given.curves):
         log, rates = log_of(curve)
         norm = curve["optimizer_norm"]
-        told = {"geometry": norm, "kappa": kappa(curve["model_shapes"], norm)} if given.calibrated else {}
+        told: dict[str, Any] = {"geometry": norm}
+        if given.calibrated:
+            told["calibration"] = Calibration(norm, kappa=kappa(curve["model_shapes"], norm))
         rows.append(row_of(curve, replay(log, whole=False, **options | told), rates))
     with open(given.out, "w", newline="") as file:
         csv.writer(file).writerows([COLUMNS, *(row.values() for row in rows)])

@@ -85,7 +85,8 @@ def _advance(plan: core.Plan, begun: Any, state: AdaptiveWarmupState, loss: Any)
     state = state._replace(updates=state.updates + 1)
     now, ramp, total, end = state.updates, begun.ramp, plan.total_steps or core.OPEN_HORIZON, plan.final_ratio
     full, counts = jnp.isfinite(state.opening[-1]), jnp.isfinite(loss) & (state.decay_start < 0)
-    taken = jax.tree.map(lambda x, y: jnp.where(full, x, y), _take(begun, state, loss), _open(plan, state, loss))
+    averaged = _take(begun, state, loss, plan.target_loss is None)
+    taken = jax.tree.map(lambda x, y: jnp.where(full, x, y), averaged, _open(plan, state, loss))
     over = (taken.gap < plan.peak_share) | (now >= math.ceil(ramp.end))
     eta = core.eta_share(jnp.maximum(taken.gap, plan.peak_share), 1.0, plan.peak_share, plan.div)
     share = jnp.maximum(eta, ramp.share + (1.0 - ramp.share) * now / ramp.end)
@@ -95,14 +96,16 @@ def _advance(plan: core.Plan, begun: Any, state: AdaptiveWarmupState, loss: Any)
     return state._replace(share=jnp.where(state.decay_start < 0, state.share, end + (1.0 - end) * plan.decay(passed)))
 
 
-def _take(begun: core.State, state: AdaptiveWarmupState, loss: Any) -> AdaptiveWarmupState:
+def _take(begun: core.State, state: AdaptiveWarmupState, loss: Any, derived: bool) -> AdaptiveWarmupState:
     profile, low = state.gap0 > 0.0, (loss >= 0.0) & (loss < core.EMPTY * (state.target_loss + state.gap0))
     empty, gap = jnp.where(low, state.empty + 1, 0), (loss - state.target_loss) / jnp.where(profile, state.gap0, 1.0)
     kept = math.log(max(begun.kept, core.LEAST_GAP))  # for 1 minus it, rounded, loses four digits
     gap = state.gap - jnp.expm1((state.updates - state.seen) * kept) * (jnp.clip(gap, 0.0, 1.0) - state.gap)
     taken = ~low | (empty >= core.OPENING)
     seen = jnp.where(taken, state.updates, state.seen)
-    return state._replace(gap=jnp.where(taken & profile, gap, state.gap), seen=seen, empty=empty)
+    gap0 = jnp.where(loss < 0.0, 0.0, state.gap0) if derived else state.gap0  # an arbitrary zero: there is no scale
+    gap = jnp.where(gap0 > 0.0, jnp.where(taken & profile, gap, state.gap), 1.0)
+    return state._replace(gap=gap, gap0=gap0, seen=seen, empty=empty)
 
 
 def _open(plan: core.Plan, state: AdaptiveWarmupState, loss: Any) -> AdaptiveWarmupState:
@@ -116,7 +119,7 @@ def _open(plan: core.Plan, state: AdaptiveWarmupState, loss: Any) -> AdaptiveWar
     target = state.target_loss if given else first - core.EXPECTED_FALL * first
     empty = state.empty + jnp.isfinite(losses).sum() - there
     alike = lowest[(there - 1) // 2] + lowest[there // 2] <= 2.0 * core.SCALELESS * first
-    scaled = given | alike & (3 * empty <= 2 * there)
+    scaled = given | alike & (3 * empty <= 2 * there) & (lowest[0] >= 0.0)
     first = jnp.where(first > target, first, opening[0])  # f(x0) may be at a given f* already
     gap0 = jnp.where(scaled & (first - target > core.LEAST_GAP), first - target, 0.0)
     known = {"target_loss": target, "gap0": gap0, "empty": jnp.where(there < core.OPENING, empty, 0)}

@@ -62,7 +62,13 @@ class Observation(NamedTuple):
                 weight = math.nan
             if not (weight >= 0 and math.isfinite(weight)):
                 raise ValueError(f"an observation's weight must be finite and not negative, got {given!r}")
+        if type(loss) is not Tensor and hasattr(loss, "mask"):  # what NumPy and torch.masked hide has a value below
+            raise TypeError(
+                f"a loss is a number or a one-element tensor, got a masked {type(loss).__name__}: take its mean"
+            )
         if isinstance(loss, Tensor):
+            if loss.is_nested:
+                raise ValueError("a loss has one element, got a nested tensor: take its mean first")
             if loss.numel() != 1:
                 raise ValueError(
                     f"a loss has one element, got a tensor of shape {tuple(loss.shape)}: take its mean first"
@@ -84,6 +90,8 @@ class Observation(NamedTuple):
             if isinstance(loss, str | bytes | bytearray):  # which `float` would parse
                 raise TypeError
             return cls(float(loss), weight)
+        except OverflowError:
+            raise ValueError(f"the loss, a {type(loss).__name__}, is beyond the range of a float") from None
         except (TypeError, ValueError):
             raise TypeError(f"a loss is a number or a one-element tensor, got {type(loss).__name__}") from None
 
@@ -111,6 +119,7 @@ class Ranks:
     ) -> None:
         check_member(group)
         self.group, self.owner, self.device = group, owner, device
+        self.rates = 0.0  # the sum of those written last, which ranks compare
         self.agree_on(settings)
 
     def agree_on(self, settings: dict[str, Any]) -> None:
@@ -150,6 +159,11 @@ class Ranks:
                 f"ranks disagree: {self.owner} has different settings on them; this rank's are {self.settings}, of "
                 f"version {__version__}"
             )
+        if len({row[5] for row in rows}) > 1:
+            raise RuntimeError(
+                f"ranks disagree: {self.owner} has different rates on them, in sum {[row[5] for row in rows]} by rank: "
+                "set base_lrs, and whatever sets a rate, alike on all ranks"
+            )
 
 
 class Losses:
@@ -167,16 +181,14 @@ class Losses:
         self.pending.append(seen := Observation.of(loss, weight).kept())
         self.traced = self.traced or seen.traced
 
-    def take(
+    def read(
         self, loss: Tensor | float | None, clock: Any, updates: int
     ) -> tuple[int | None, list[tuple[int, float | None]]]:
-        """Put in the observations of an update, and this loss.
+        """Add this loss to the update's, and return ``(updates_made, [(update, mean_loss)])``.
 
-        Returns:
-            What the clock says of the updates since the last call; and the mean losses that are read now (one, on a
-            CPU), each after the number of its update. A mean is NaN if no loss was finite, and None if there was none.
-            Of an update that a GradScaler has skipped, a finite loss does not count. Broken weights make it skip every
-            update, so NaN does.
+        The first is what the clock says of the updates since the last call; then come the losses that can be read now
+        without waiting (one, on a CPU). NaN: none was finite; None: none was given. Of an update that a GradScaler has
+        skipped, a finite loss does not count. Broken weights make it skip every update, so NaN does.
         """
         seen = None if loss is None else Observation.of(loss, 1.0)
         if seen is not None and seen.traced:
@@ -275,7 +287,7 @@ def summed(observations: Sequence[Observation], ranks: Ranks, updates: int) -> T
     if not ranks.distributed:
         return sums.unsqueeze(0) if away else [sums]
     sums = sums if away else torch.tensor(sums, dtype=torch.float64)
-    rest = [torch.full_like(sums[:1], x) for x in (float(updates), ranks.mark)]
+    rest = [torch.full_like(sums[:1], x) for x in (float(updates), ranks.mark, ranks.rates)]
     return ranks.gather(torch.cat([sums, *rest]).to(collective_device(ranks.group, ranks.device)), updates)
 
 

@@ -163,9 +163,11 @@ def _trained(run: Fault) -> tuple[torch.nn.Module, list[float], list[Any]]:
     scheduler = None
     if run.schedule == LINEAR:
         scheduler = make_scheduler(optimizer, config.schedule, cell.steps)
-        watch: AdaptiveWarmup | SpikeGuard = SpikeGuard(optimizer, cell.steps, model=model)
+        watch: AdaptiveWarmup | SpikeGuard = SpikeGuard(optimizer, cell.steps, recover=model)
     else:
-        watch = AdaptiveWarmup(optimizer, cell.steps, recover=run.recovers, max_nonfinite=cell.steps, model=model)
+        watch = AdaptiveWarmup(
+            optimizer, cell.steps, recover=model if run.recovers else False, max_nonfinite=cell.steps
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for batch, scale in batches(recipe, run):

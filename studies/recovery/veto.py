@@ -77,7 +77,7 @@ def made(run: Run) -> dict[str, Any]:
         config.options["skip_outliers"] = LIMIT
     optimizer = make_optimizer(model, config)
     guard = SpikeGuard(optimizer, cell.steps, recover="warn", veto=LIMIT) if run.vetoes and not ours else None
-    scheduler = AdaptiveWarmup(optimizer, cell.steps, max_nonfinite=cell.steps, model=model)
+    scheduler = AdaptiveWarmup(optimizer, cell.steps, max_nonfinite=cell.steps)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for batch, scale in batches(recipe, run.fault):

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
+from autowarm.schedule import Calibration
 
 from . import test_lightning as for_lightning
 from . import test_transformers as for_transformers
@@ -136,7 +137,7 @@ def test_lightning_goes_on_for_longer_with_one_warning(epoch: int, tmp_path: Pat
     # As in a plain loop that is extended there.
     done, losses = 4 * (epoch + 1), whole.losses + longer.losses
     opt = Lion([nn.Parameter(torch.zeros(4, 4))], lr=LR)
-    sched = AdaptiveWarmup(opt, STEPS, geometry="spectral", kappa=whole.sched._settings["kappa"])
+    sched = AdaptiveWarmup(opt, STEPS, calibration=Calibration("spectral", kappa=whole.sched._settings["kappa"]))
     rates = plain_rates(sched, [[(loss, 1)] for loss in losses[:done]])
     sched.extend(24)
     rates += plain_rates(sched, [[(loss, 1)] for loss in longer.losses])

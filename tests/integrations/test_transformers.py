@@ -20,7 +20,6 @@ from autowarm.integrations.transformers import (
     AdaptiveWarmupMixin,
     WarmupCallback,
     WarmupTrainer,
-    attach,
     optimizer_by_name,
 )  # fmt: skip
 
@@ -64,8 +63,8 @@ class Plain(InOrder, Trainer):
     pass
 
 
-def attached(model: Any, args: Any, *, optim: str, **kwargs: Any) -> Trainer:
-    return attach(Plain(model, args, **kwargs), optim)
+class Mixin(AdaptiveWarmupMixin, Plain):
+    pass
 
 
 def logged(trainer: Trainer, what: str) -> list[float]:
@@ -98,7 +97,7 @@ def plain_loop(accumulation: int) -> tuple[LlamaForCausalLM, list[float], list[f
     return model, rates, losses
 
 
-@pytest.mark.parametrize(("kind", "accumulation"), [(Mixed, 1), (Mixed, 2), (CalledBack, 2), (attached, 2)])
+@pytest.mark.parametrize(("kind", "accumulation"), [(Mixed, 1), (Mixed, 2), (CalledBack, 2), (Mixin, 2)])
 def test_the_rates_and_weights_are_a_plain_loops(
     kind: Callable[..., Trainer], accumulation: int, tmp_path: Path
 ) -> None:
@@ -208,24 +207,16 @@ def test_anothers_scheduler_is_refused(tmp_path: Path) -> None:
         trainer.train()
 
 
-def test_a_trainer_that_cannot_be_given_a_warm_up_stays_as_it_was(tmp_path: Path) -> None:
+def test_what_a_trainer_cannot_be_given_is_refused(tmp_path: Path) -> None:
     model, args = make_model(), make_args(tmp_path)
     opt = Lion(model.parameters(), lr=1e-3)
-    for trainer, options, match in (
-        (Trainer(model, args), {"optim": "moun"}, "perhaps 'muon'"),
-        (Trainer(model, args, optimizers=(opt, None)), {"optim": "lion"}, "give one of them"),
-        (WarmupTrainer(model, args), {}, "has an adaptive warm-up already"),
-        (Trainer(model, args, optimizers=(opt, AdaptiveWarmup(opt, STEPS))), {}, "has a scheduler already, Adaptive"),
+    for given, match in (
+        ({"optim": "moun"}, "perhaps 'muon'"),
+        ({"optim": "lion", "optimizers": (opt, None)}, "give one of them"),
+        ({"warmup": {"div": 4.0}, "optimizers": (opt, AdaptiveWarmup(opt, STEPS))}, "pass the options to AdaptiveWarm"),
     ):
-        kind, callbacks = type(trainer), len(trainer.callback_handler.callbacks)
         with pytest.raises(ValueError, match=match):
-            attach(trainer, **options)
-        assert (type(trainer), len(trainer.callback_handler.callbacks)) == (kind, callbacks)
-    trainer = Trainer(model, args, train_dataset=make_data(BATCH))
-    assert attach(trainer, div=4.0) is trainer
-    assert isinstance(trainer, Trainer)
-    trainer.create_optimizer_and_scheduler(STEPS)
-    assert trainer.lr_scheduler.get_last_lr()[0] == pytest.approx(LR / 4)
+            Mixin(model, args, **given)
 
 
 @pytest.mark.filterwarnings("ignore:the loss was NaN or infinite")

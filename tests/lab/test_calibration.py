@@ -56,7 +56,7 @@ def test_a_second_minimum_is_told_of() -> None:
 def test_it_is_what_training_would_use() -> None:
     opt = Muon.from_model(llama(ModelConfig(vocab_size=512), seed=0), lr=1e-2)
     shapes = "512x64, 8*64x64, 4*176x64, 2*64x176"
-    calibrated = AdaptiveWarmup(opt, 100, geometry="spectral")
+    calibrated = AdaptiveWarmup(opt, 100, calibration="spectral")
     calibrated.step(6.25)
     assert calibration(CalibrateConfig(shapes=shapes, lr=1e-2, first_loss=6.25)).profile == calibrated.profile
     paper = AdaptiveWarmup.paper(opt, 100, target_loss=3.0)

@@ -195,7 +195,7 @@ def test_a_closure_after_which_nothing_has_a_gradient_is_told_so_once(
     for _ in range(2):  # once for each optimizer
         model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
         opt = make(model)
-        sched = AdaptiveWarmup(opt, 10, geometry="sign") if scheduled else None
+        sched = AdaptiveWarmup(opt, 10, calibration="sign") if scheduled else None
         assert not said_by(opt.step)  # nor without a closure, as in a dry run
         before = [p.detach().clone() for p in model.parameters()]
         with warnings.catch_warnings(record=True) as said:

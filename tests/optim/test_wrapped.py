@@ -148,7 +148,7 @@ def assert_scheduled(rates: list[float]) -> None:
 def test_every_update_is_counted_and_made_at_the_rate_of_the_schedule(name: str) -> None:
     model = make_model()
     opt = WRAPPERS[name](model)
-    sched = AdaptiveWarmup(opt, STEPS, geometry="sign", decay="linear")
+    sched = AdaptiveWarmup(opt, STEPS, calibration="sign", decay="linear")
     train(model, opt, sched, STEPS)
     assert sched.last_epoch == STEPS
     assert_scheduled(rates_of(opt))
@@ -159,7 +159,7 @@ def test_a_wrapped_run_resumes(name: str) -> None:
     def parts() -> tuple[nn.Module, Any, AdaptiveWarmup]:
         model = make_model()
         opt = WRAPPERS[name](model)
-        return model, opt, AdaptiveWarmup(opt, STEPS, geometry="sign")
+        return model, opt, AdaptiveWarmup(opt, STEPS, calibration="sign")
 
     whole = parts()
     train(*whole, 20)
@@ -275,7 +275,7 @@ SEVERAL: list[Callable[[nn.Module], Any]] = [
 def test_several_step_by_the_rates_of_the_schedule(make: Callable[[nn.Module], Any]) -> None:
     model = make_model()
     opt = make(model)
-    sched = AdaptiveWarmup(opt, STEPS, geometry="sign", decay="linear")
+    sched = AdaptiveWarmup(opt, STEPS, calibration="sign", decay="linear")
     assert {id(one) for one in inside(opt)} == {id(one) for one in opt.each()}
     train(model, opt, sched, STEPS)
     assert sched.last_epoch == STEPS

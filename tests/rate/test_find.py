@@ -68,7 +68,7 @@ MAKERS: dict[str, Callable[[nn.Module], Optimizer]] = {
 }
 SCHEDULERS: dict[str, Callable[[Optimizer], Any]] = {
     "none": lambda opt: None,
-    "adaptive": lambda opt: AdaptiveWarmup(opt, 60, geometry="spectral"),
+    "adaptive": lambda opt: AdaptiveWarmup(opt, 60, calibration="spectral"),
     "cosine": lambda opt: torch.optim.lr_scheduler.CosineAnnealingLR(opt, 60),
 }
 
@@ -260,7 +260,7 @@ def test_groups_keep_their_ratios_by_their_peaks(tensor: bool) -> None:
     rates = [torch.tensor(x) if tensor else x for x in (0.0, 1e-3, 4e-3)]
     groups = [{"params": m.parameters(), "lr": lr} for m, lr in zip((frozen, first, second), rates, strict=True)]
     optimizer = torch.optim.SGD(groups, lr=1.0)
-    AdaptiveWarmup(optimizer, 100, geometry="frobenius")
+    AdaptiveWarmup(optimizer, 100, calibration="frobenius")
     optimizer.param_groups[1]["lr"] *= 0.5  # the present rates are not what counts
     values: list[list[float]] = []
 

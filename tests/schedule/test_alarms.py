@@ -68,6 +68,14 @@ def unseen(updates: int) -> None:
     assert scheduler.last_epoch == 5
 
 
+def now_and_then() -> None:
+    scheduler = AdaptiveWarmup(opt := make_optimizer(), 100)
+    for call in range(100):
+        if call % 7:
+            opt.step()
+        scheduler.step(torch.tensor(falling()(call), requires_grad=True) * 1.0)
+
+
 def averaged_loop() -> None:
     """PyTorch's recipe for stochastic weight averaging, of 50 updates an epoch."""
     model = nn.Linear(4, 4)
@@ -93,6 +101,15 @@ def replaced(at: int) -> None:
     second = AdaptiveWarmup(opt, 100)
     run(second, falling(), range(60))
     assert first.last_epoch == at
+
+
+def micro_batches(each: int, skips: int = 0) -> None:
+    """``step(loss)`` at each of so many micro-batches; at first, a GradScaler skips some updates."""
+    scheduler = AdaptiveWarmup(opt := make_optimizer(), 100)
+    for call in range(40 * each + skips):
+        if call >= skips and (call - skips) % each == each - 1:
+            opt.step()
+        scheduler.step(torch.tensor(falling()(call // each), requires_grad=True) * 1.0)
 
 
 ALTERNATING = [10.0, 2.5] * 20  # as the last, smaller group of micro-batches makes them
@@ -129,6 +146,10 @@ MISTAKES: dict[str, tuple[Loop, str]] = {
     "two updates too many": (
         lambda: given([5.0] * 32, 30), "more than total_steps=30.*counts updates, not epochs",
     ),
+    **{f"a step for each of {k} micro-batches": (
+        lambda k=k: micro_batches(k), "as for each micro-batch, but updates count: call observe"
+    ) for k in (2, 3, 8)},
+    "a step for each of 16 micro-batches": (lambda: micro_batches(16), "10 times in a row, .*With micro-batches"),
     "another optimizer": (
         lambda: unseen(30), "10 times in a row, but Lion.*make a new scheduler.*Together",
     ),
@@ -158,6 +179,8 @@ CORRECT: dict[str, Loop] = {
     "a gap that has not fallen yet": lambda: given([5.0] * 29, 30, **NEVER_FELL),
     "an update more than planned": lambda: given([5.0] * 31, 30),
     "a GradScaler that looks for its scale": lambda: unseen(9),
+    "a GradScaler that skips 9 updates at first": lambda: micro_batches(1, skips=9),
+    "a GradScaler that skips an update now and then": lambda: now_and_then(),
     "averaged weights at the end, with their own schedule": lambda: averaged_loop(),
     "a second schedule, the first one still alive": lambda: replaced(at=40),
     "a second schedule made at once": lambda: replaced(at=0),

@@ -1,5 +1,6 @@
 """What is refused, and with which words."""
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,8 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD
 from autowarm.optim import Together
-from autowarm.schedule import calibrate
-from tests.schedule.schedule_runs import PEAK, falling, make_optimizer, run, saved
+from autowarm.schedule import Calibration, calibrate
+from tests.schedule.schedule_runs import PEAK, falling, group, make_optimizer, run, saved
 
 
 def test_an_unknown_optimizer_is_taken_as_frobenius_geometry_with_a_warning() -> None:
@@ -20,9 +21,9 @@ def test_an_unknown_optimizer_is_taken_as_frobenius_geometry_with_a_warning() ->
     opt = Unheard([nn.Parameter(torch.zeros(2, 2))], lr=0.1)
     with pytest.warns(UserWarning, match="geometry of Unheard is not known: its steps are taken as frobenius geometry"):
         AdaptiveWarmup.paper(opt, 10, target_loss=1.0)
-    AdaptiveWarmup.paper(opt, 10, target_loss=1.0, kappa=10.0)
+    AdaptiveWarmup.paper(opt, 10, target_loss=1.0, calibration=Calibration(kappa=10.0))
     AdaptiveWarmup.paper(opt, 10, target_loss=1.0, peak_gap=1.0)
-    AdaptiveWarmup.paper(opt, 10, target_loss=1.0, geometry="frobenius")
+    AdaptiveWarmup.paper(opt, 10, target_loss=1.0, calibration="frobenius")
     AdaptiveWarmup(opt, 10)  # none of them needs its geometry
 
 
@@ -35,9 +36,14 @@ def test_a_peak_gap_beyond_the_first_gap() -> None:
     assert saved(scheduler)["state"] == before["state"]  # an error leaves it as it was
 
 
-@pytest.mark.parametrize("absent", [{}, {"geometry": None}, {"kappa": None, "peak_gap": None}])
+@pytest.mark.parametrize("absent", [{}, {"profile": None, "peak_gap": None}])
 def test_algorithm_1_is_calibrated_whatever_is_given_as_none(absent: dict[str, None]) -> None:
-    scheduler = AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, sigma_f2=50.0, **absent)
+    unasked = AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, calibration=None, **absent)
+    run(unasked, falling(), range(1))
+    assert unasked.profile.peak_gap == calibrate(falling()(0) - 1.0, lr=PEAK, div=100.0, kappa=16.0).peak_gap
+    scheduler = AdaptiveWarmup.paper(
+        make_optimizer(), 10, target_loss=1.0, calibration=Calibration(sigma_f2=50.0), **absent
+    )
     run(scheduler, falling(), range(1))
     asked = calibrate(falling()(0) - 1.0, lr=PEAK, div=100.0, kappa=16.0, sigma_f2=50.0)
     assert scheduler.profile.peak_gap == asked.peak_gap
@@ -52,7 +58,7 @@ def test_numbers_of_other_libraries_are_plain_ones() -> None:
 
 
 DEFAULTS = {1: 1, 3: 2, 100: 50, 8_000: 4_000, 8_001: 4_000, 12_000: 4_000, 12_003: 4_001, 64_000: 21_334, None: 2_000}
-GIVEN = [(20, 20), (2, 2), (0.2, 20), (1, 100), (1.0, 100), (5000, 100)]  # a share or a number of updates
+GIVEN = [(20, 20), (2, 2), (0.2, 20), (1.0, 100), (5000, 100)]  # a share or a number of updates
 
 
 @pytest.mark.parametrize(
@@ -103,3 +109,93 @@ def test_the_loss_is_averaged_over_a_share_that_falls_with_the_length(total: int
     scheduler = AdaptiveWarmup(make_optimizer(), total)
     run(scheduler, lambda t: 10.0 if t < 10 else 5.0, range(11))
     assert scheduler.metrics()["loss"] == pytest.approx(10.0 - 5.0 / updates)
+
+
+@pytest.mark.parametrize("rho", [1.5, 2.0, 3.0])
+@pytest.mark.parametrize("kappa", [None, 61.0])
+def test_algorithm_1_with_another_exponent_is_calibrated_at_the_first_loss(rho: float, kappa: float | None) -> None:
+    chosen = Calibration("sign", kappa=kappa, sigma_f2=10.0, rho=rho)
+    scheduler = AdaptiveWarmup.paper(make_optimizer(), 60, target_loss=1.0, calibration=chosen)
+    rates = run(scheduler, falling(), range(60), "before")
+    wanted = calibrate(falling()(0) - 1.0, lr=PEAK, div=100.0, kappa=kappa or 16.0, sigma_f2=10.0, rho=rho)
+    assert scheduler.profile == wanted
+    switch = scheduler.warmup_steps
+    assert rates[:switch] == pytest.approx([wanted(falling()(t) - 1.0) for t in range(switch)])
+
+
+@pytest.mark.parametrize("gap0", [8.0, 8.2, 8.5])
+def test_a_profile_for_another_first_gap_is_refused_at_the_first_loss(gap0: float) -> None:
+    profile = calibrate(gap0, lr=PEAK, div=100.0, kappa=16.0, rho=3.0)
+    scheduler = AdaptiveWarmup.paper(make_optimizer(), 60, target_loss=1.0, profile=profile)
+    scheduler.step(9.2)  # a first gap of 8.2
+    other = AdaptiveWarmup.paper(make_optimizer(), 60, target_loss=1.0, profile=profile)
+    with pytest.raises(ValueError, match=f"for a first gap of {gap0:g}, and that of the run is .* = 15"):
+        other.step(16.0)
+
+
+TWO = [lambda p: 1 - p, lambda p: 1 - p * p]  # of one name
+OWN_PROFILES = [lambda gap: gap / (1 + gap * gap), lambda gap: gap / (1 + gap * gap) ** 2 if gap > 1 else gap / 4]
+FUNCTIONS: dict[str, list[dict[str, Any]]] = {
+    "decay": [{"decay": one} for one in TWO],
+    "warmup": [{"warmup": one} for one in TWO],
+    "profile": [{"profile": one, "peak_gap": 1.0} for one in OWN_PROFILES],
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_compared_by_their_values(name: str) -> None:
+    one, other = (AdaptiveWarmup(make_optimizer(), 100, **options) for options in FUNCTIONS[name])
+    again = AdaptiveWarmup(make_optimizer(), 100, **FUNCTIONS[name][0])
+    assert one._ranks.mark == again._ranks.mark != other._ranks.mark  # what ranks compare
+    again.load_state_dict(saved(one))
+    with pytest.raises(ValueError, match=f"differs from this one: {name}: saved '<lambda>, with values of checksum"):
+        other.load_state_dict(saved(one))
+
+
+@pytest.mark.parametrize("decay", ["cosine", 0.5, None])
+def test_a_group_has_no_decay_of_its_own(decay: Any) -> None:
+    opt = torch.optim.SGD([{"params": [nn.Parameter(torch.ones(2))], "decay": decay}], lr=0.1)
+    with pytest.raises(ValueError, match="group 0 has decay=.*, and no group has a decay of its own: give decay= to"):
+        AdaptiveWarmup(opt, 100)
+    opt.defaults["decay"] = 0.5  # an option of the optimizer's own
+    AdaptiveWarmup(opt, 100)
+
+
+@pytest.mark.parametrize("late", [0, 5, 30])
+def test_a_negative_loss_leaves_no_scale(late: int) -> None:
+    scheduler, given = (AdaptiveWarmup(make_optimizer(), 100, target_loss=target) for target in (None, -20.0))
+    for one in (scheduler, given):
+        run(one, lambda t: -0.5 if t == late else 10.0 - 0.1 * t, range(40))
+    assert scheduler.profile is scheduler.target_loss is None
+    assert given.profile is not None
+    assert 60 > scheduler.metrics()["warmup_end"] >= 40  # the ramp alone
+    run(scheduler, lambda t: -5.0, range(40, 60))
+    assert scheduler.ended_by == "clock"
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (Fraction(10**400), "the loss, a Fraction, is beyond the range of a float"),
+        (torch.nested.nested_tensor([torch.ones(1)]), "a loss has one element, got a nested tensor"),
+        (np.ma.masked, "got a masked MaskedConstant"),
+        (np.ma.array(2.0, mask=True), "got a masked MaskedArray"),
+        (np.ma.array([2.0], mask=[False]), "got a masked MaskedArray"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_losses_that_are_no_numbers(loss: Any, message: str) -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 100)
+    for take in (scheduler.step, scheduler.observe):
+        with pytest.raises((TypeError, ValueError), match=message):
+            take(loss)
+
+
+@pytest.mark.parametrize("tensor", [False, True])
+def test_the_metrics_have_one_rate_for_each_distinct_peak(tensor: bool) -> None:
+    opt = torch.optim.SGD([group(tensor, lr) for lr in (0.1, 0.3, 0.1, 0.3, 0.0)])
+    scheduler = AdaptiveWarmup(opt, 100)
+    run(scheduler, falling(), range(20))
+    rates = {name: x for name, x in scheduler.metrics().items() if name.startswith("lr")}
+    assert list(rates) == ["lr", "lr_1", "lr_4"]
+    assert list(rates.values()) == [float(opt.param_groups[i]["lr"]) for i in (0, 1, 4)]

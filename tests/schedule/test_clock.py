@@ -28,7 +28,7 @@ def test_a_skipped_update_counts_neither_as_step_nor_as_observation(name: str) -
     model = nn.Linear(4, 4)
     opt = OPTIMIZERS[name](model.parameters())
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
-    scheduler = AdaptiveWarmup(opt, 100, geometry="sign")
+    scheduler = AdaptiveWarmup(opt, 100, calibration="sign")
     seen, updates = [], 0
     for t in range(20):
         opt.zero_grad()
@@ -119,7 +119,7 @@ def test_a_step_that_only_creates_the_state_is_no_update(tensor: bool) -> None:
     """`torch.distributed.checkpoint` steps a new optimizer at rate 0 to learn what its state looks like."""
     model = nn.Linear(4, 4)
     opt = torch.optim.AdamW(model.parameters(), lr=torch.tensor(PEAK) if tensor else PEAK)
-    scheduler = AdaptiveWarmup(opt, 100, geometry="sign")
+    scheduler = AdaptiveWarmup(opt, 100, calibration="sign")
     get_optimizer_state_dict(model, opt)
     for _ in range(3):
         model(torch.ones(2, 4)).sum().backward()
@@ -143,7 +143,7 @@ def test_a_step_that_calls_its_parents_is_one_update(raises: bool) -> None:
     p = torch.nn.Parameter(torch.ones(2))
     torch.optim.SGD([p])
     opt = Noted([p], lr=0.1)
-    scheduler = AdaptiveWarmup(opt, 20, geometry="frobenius", kappa=4.0)
+    scheduler = AdaptiveWarmup(opt, 20, calibration="frobenius")
     for t in range(10):
         p.grad = torch.ones(2)
         if raises and t == 4:

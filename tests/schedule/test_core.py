@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from autowarm import AdaptiveWarmup
-from autowarm.schedule import core, planning
+from autowarm.schedule import Calibration, core, planning
 from tests.schedule.schedule_runs import PEAK
 
 DATA = Path(__file__).parents[1] / "data" / "trajectories.jsonl.gz"
@@ -31,7 +31,7 @@ def followed(case: dict[str, Any]) -> list[list[float]]:
     if case["mode"] == "paper":
         options.pop("trained")
     if "kappa" in options:
-        options["geometry"] = "spectral"
+        options["calibration"] = Calibration("spectral", options.pop("kappa"))
     make = AdaptiveWarmup.paper if case["mode"] == "paper" else AdaptiveWarmup
     scheduler, rates = make(optimizer, case["total_steps"], **options), []
     changes = {t: change for t, *change in case["changes"]}

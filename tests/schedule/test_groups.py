@@ -42,7 +42,7 @@ def test_resumed_a_group_without_a_warmup_is_still_one(tensor: bool, at: int) ->
 @pytest.mark.parametrize("make", [Muon, Lion, SignSGD, NormSGD, torch.optim.SGD], ids=lambda make: make.__name__)
 def test_every_optimizer_takes_such_groups(make: Callable) -> None:
     opt = make([group(), group(False, warmup=False)], lr=PEAK)
-    AdaptiveWarmup(opt, 10, geometry="frobenius")
+    AdaptiveWarmup(opt, 10, calibration="frobenius")
     assert [g["lr"] for g in opt.param_groups] == [PEAK / 10, PEAK]
 
 
@@ -141,11 +141,11 @@ def test_groups_that_go_or_move_keep_their_rates(move: str, tensor: bool) -> Non
 @every_lr
 def test_a_frozen_group_stays_frozen(tensor: bool) -> None:
     opt = torch.optim.SGD([group(tensor, 0.0), group(tensor)], lr=PEAK)
-    scheduler = AdaptiveWarmup(opt, 40, geometry="sign")
+    scheduler = AdaptiveWarmup(opt, 40, calibration="sign")
     rates = train(scheduler, 0, 40)
     assert {a for a, _ in rates} == {0.0}
     assert max(b for _, b in rates) == PEAK
-    other = AdaptiveWarmup(torch.optim.SGD([group(tensor, 0.0), group(tensor)], lr=PEAK), 40, geometry="sign")
+    other = AdaptiveWarmup(torch.optim.SGD([group(tensor, 0.0), group(tensor)], lr=PEAK), 40, calibration="sign")
     other.load_state_dict(saved(scheduler))
     assert saved(other) == saved(scheduler)
 
@@ -156,7 +156,7 @@ def test_peak_rates_that_are_none(lr: float, tensor: bool) -> None:
     opt = torch.optim.SGD([group(tensor), group(tensor)], lr=0.1)
     opt.param_groups[1]["lr"] = rate(tensor, lr)
     with pytest.raises(ValueError, match="every group's lr must be finite and not negative, and one positive"):
-        AdaptiveWarmup(opt, 10, geometry="sign")
+        AdaptiveWarmup(opt, 10, calibration="sign")
 
 
 @every_lr
@@ -216,6 +216,7 @@ def test_base_lrs_are_the_peaks_and_saved(tensor: bool, at: int) -> None:
     plain, changed, resumed = train(make(), 0, 60), make(), make()
     head = train(changed, 0, at)
     changed.base_lrs[1] = 3 * PEAK
+    assert [row["peak"] for row in changed.state_dict()["groups"]] == [PEAK, 3 * PEAK]
     rates = head + train(changed, at, at + 10)
     resumed.load_state_dict(saved(changed))
     rates += (tail := train(changed, at + 10, 60))

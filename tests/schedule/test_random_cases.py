@@ -42,10 +42,9 @@ class Case:
             "warmup": draw.choice(["linear", "cosine"]),
             "decay": "wso" if self.open else draw.choice(["cosine", "linear", "wsd", "wso", "1-sqrt", "power"]),
             "final_ratio": draw.choice([0.0, 0.1]),
-            "peak_gap": draw.choice([None, 0.05, 0.3]),
             "max_nonfinite": None,
             "chance_loss": draw.choice([None, None, 8.0]),
-            "geometry": draw.choice([None, None, "sign"]),
+            **draw.choice([{}, {"peak_gap": 0.05}, {"peak_gap": 0.3}, {"calibration": "sign"}]),
         }
         self.before = draw.random() < 0.3  # Algorithm 1's order
         self.without_warmup = draw.random() < 0.3

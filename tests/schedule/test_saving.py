@@ -103,7 +103,7 @@ def refused() -> Iterator[tuple[dict, str]]:
     for version in VERSIONS:
         yield saved(after(5)) | {"version": version}, f"has version {version}, and this autowarm reads version "
     yield saved(after(5, div=20.0)), "differs from this one: div: saved 20.0, here 10.0"
-    signs = saved(after(0, geometry="sign"))
+    signs = saved(after(0, calibration="sign"))
     yield signs, r"geometry: saved 'Sign\(.*\)', here None; kappa: saved 16.0, here None"
     yield saved(AdaptiveWarmup(Muon([nn.Parameter(torch.zeros(2, 2))]), 50)), "optimizer: saved 'Muon', here 'Lion'"
     yield saved(after(101, 110)), "total_steps=100 is over: 101 updates were made already"

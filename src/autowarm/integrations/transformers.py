@@ -7,7 +7,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ except ImportError as missing:
         f"this plug-in needs transformers {_OLDEST} or later: pip install -U 'autowarm[transformers]' ({missing})"
     ) from missing
 
-__all__ = ["AdaptiveWarmupMixin", "WarmupCallback", "WarmupTrainer", "attach", "optimizer_by_name"]
+__all__ = ["AdaptiveWarmupMixin", "WarmupCallback", "WarmupTrainer", "optimizer_by_name"]
 
 _SHOWN = ("autowarm/phase", "autowarm/share", "autowarm/warmup_end")  # where a trainer prints its logs
 _OPTIMIZERS = {"muon": Muon, "lion": Lion, "signsgd": SignSGD, "normsgd": NormSGD}
@@ -179,7 +179,7 @@ def _foreign(scheduler: Any) -> str:
 
 
 class AdaptiveWarmupMixin:
-    """Adds the adaptive warm-up to any `Trainer` (TRL's, your own): list it before the trainer among the base classes.
+    """Adds the adaptive warm-up to any `Trainer`: ``class MyTrainer(AdaptiveWarmupMixin, SFTTrainer): pass``.
 
     For transformers' causal and masked language models with their own loss, ``chance_loss`` is ln(vocabulary) unless
     you set it.
@@ -202,9 +202,6 @@ class AdaptiveWarmupMixin:
         self, *args: Any, optim: str | None = None, warmup: Mapping[str, Any] | None = None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._warm_up(optim, warmup)
-
-    def _warm_up(self, optim: str | None, warmup: Mapping[str, Any] | None) -> None:
         if warmup is not None and not isinstance(warmup, Mapping):
             raise TypeError(f'warmup= takes options of AdaptiveWarmup, such as {{"max_warmup": 0.1}}, got {warmup!r}')
         check_names("AdaptiveWarmup", [*inspect.signature(AdaptiveWarmup).parameters][2:], warmup or {})
@@ -262,50 +259,6 @@ class WarmupTrainer(AdaptiveWarmupMixin, Trainer):
         >>> type(trainer.create_optimizer()).__name__
         'Muon'
     """
-
-
-TrainerT = TypeVar("TrainerT", bound=Trainer)
-
-
-def attach(trainer: TrainerT, optim: str | None = None, **warmup: Any) -> TrainerT:
-    """Give a trainer that has been built an adaptive warm-up, as if its class had listed `AdaptiveWarmupMixin` first.
-
-    Args:
-        trainer: any `Trainer` (TRL's, your own) without a scheduler of its own.
-        optim: as for `AdaptiveWarmupMixin`.
-        warmup: options of `AdaptiveWarmup`.
-
-    Returns:
-        The same trainer.
-
-    Raises:
-        ValueError: the trainer has a scheduler or an adaptive warm-up already; or as for `AdaptiveWarmupMixin`.
-
-    Example:
-        >>> import torch
-        >>> from transformers import Trainer, TrainingArguments
-        >>> from autowarm.integrations.transformers import attach
-        >>> args = TrainingArguments("/tmp/out", max_steps=100, report_to="none", use_cpu=True)
-        >>> trainer = attach(Trainer(torch.nn.Linear(4, 4), args), optim="muon", decay="wsd")
-        >>> type(trainer.create_optimizer()).__name__
-        'Muon'
-    """
-    if not isinstance(trainer, Trainer):
-        raise TypeError(
-            f"attach takes a Trainer alone, as in attach(Trainer(model, args)), got a {type(trainer).__name__}; for a "
-            "loop of your own there is AdaptiveWarmup(optimizer, total_steps)"
-        )
-    kind = type(trainer)
-    if isinstance(trainer, AdaptiveWarmupMixin):
-        raise ValueError(f"this {kind.__name__} has an adaptive warm-up already")
-    if (own := trainer.lr_scheduler) is not None:
-        raise ValueError(f"this {kind.__name__} has a scheduler already, {type(own).__name__}: build it without one")
-    if isinstance(warmup.get("warmup"), Mapping):
-        raise TypeError('attach takes options by their names, as in attach(trainer, decay="wsd")')
-    given: Any = trainer
-    AdaptiveWarmupMixin._warm_up(given, optim, warmup)  # which may refuse it
-    given.__class__ = type(kind.__name__, (AdaptiveWarmupMixin, kind), {"__module__": kind.__module__})
-    return trainer
 
 
 def _chance_loss(model: Any) -> float | None:

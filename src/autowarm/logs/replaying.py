@@ -52,7 +52,7 @@ def replay(
         first_loss: the loss at update 1, for a log that begins later, such as ln(vocabulary) for a language model.
         whole: whether to go on after the warm-up, to have the rates of the whole run; False takes less time.
         options: arguments of `AdaptiveWarmup` that need no optimizer, such as ``max_warmup``, or ``trained=True`` for
-            fine-tuning, which a log does not show; ``geometry`` needs ``kappa``.
+            fine-tuning, which a log does not show; a ``calibration`` needs κ.
 
     Raises:
         LogError: the log cannot be read, begins after a fifth of the run, or has no run or several of that name; it is

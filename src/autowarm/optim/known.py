@@ -58,7 +58,7 @@ def geometry_of(optimizer: Optimizer, *, warn: bool = True) -> Geometry:
         _said.add(name)
         warnings.warn(
             f"{why}: its steps are taken as {taken} geometry, which the theory behind the schedule does not cover. "
-            f"Pass geometry={taken!r} to confirm it, another one if you know better, or kappa=",
+            f"Pass calibration={taken!r} to confirm it, or another one if you know better",
             stacklevel=frames_of_ours(),
         )
     return resolve(taken)

@@ -115,6 +115,11 @@ class Keeper:
             return self._know(value, lambda: content() and value)
         return lambda: value
 
+    def anew(self, value: Any) -> Restore:
+        """Copy a value that had been left."""
+        del self._known[id(value)]
+        return self(value)
+
     def leave(self, value: Any) -> None:
         """Nothing writes into this value, so restoring the reference is enough."""
         self._know(value, lambda: value)
@@ -139,7 +144,7 @@ class Keeper:
 
     def _tensor(self, value: Tensor) -> Restore:
         shard = local(value.detach())
-        if overlaps_itself(shard):
+        if shard.is_meta or overlaps_itself(shard):
             return lambda: value
         if self._offload and shard.device.type != "cpu":
             content = torch.empty_like(shard, device="cpu", pin_memory=True).copy_(shard, non_blocking=True)
@@ -173,15 +178,31 @@ def _refilled(value: Any, content: Any) -> Any:
     return value
 
 
+Versions = dict[Tensor, int]
+
+
+def versions_of_frozen(optimizer: Optimizer, model: nn.Module | None = None) -> Versions:
+    """The frozen tensors of an optimizer and a model, and their versions now, which writing to them would change."""
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    params += [] if model is None else model.parameters()
+    return {p: p._version for p in params if not p.requires_grad and not p.is_inference()}
+
+
 class Snapshot:
     """The weights, the optimizer's state and its groups' counters, as they are now; and a model's buffers.
 
     An accelerator's tensors are copied to pinned host memory without waiting for them, and DTensors by their local
     shards. Everything but the rates is restored, in place: compiled steps and wrappers hold the tensors themselves.
+    Of the ``frozen`` tensors, those that still have these versions are not copied: nothing has to be restored.
     """
 
-    def __init__(self, optimizer: Optimizer, model: nn.Module | None = None) -> None:
+    def __init__(self, optimizer: Optimizer, model: nn.Module | None = None, frozen: "Versions | None" = None) -> None:
         self._keep = Keeper(offload=True)
+        self._untouched: dict[Tensor, int] = {}  # frozen tensors that nobody has ever written, by their versions
+        for p, version in (frozen or {}).items():
+            if not p.requires_grad and p._version == version:
+                self._untouched[p] = version
+                self._keep.leave(p)
         self._parameters = [] if model is None else [self._keep(p) for p in model.parameters()]
         self._buffers = [
             (module, name, self._keep(buffer))
@@ -198,7 +219,11 @@ class Snapshot:
         self.keep_added(optimizer)
 
     def keep_added(self, optimizer: Optimizer) -> None:
-        """Keep the groups that are not kept yet. Call it before their first update: they have no state yet."""
+        """Keep groups that are new and tensors that train from now on. Call it before their first update."""
+        if self._untouched and any(p.requires_grad for p in self._untouched):
+            for p in [p for p in self._untouched if p.requires_grad]:
+                del self._untouched[p]
+                self._weights[p] = self._keep.anew(p)
         if self._weights and sum(len(group["params"]) for group in optimizer.param_groups) == len(self._weights):
             return
         for group in optimizer.param_groups:

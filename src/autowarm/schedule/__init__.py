@@ -7,12 +7,15 @@ if TYPE_CHECKING:
     from .adaptive import AdaptiveWarmup as AdaptiveWarmup
     from .calibration import calibrate as calibrate
     from .calibration import objective as objective
+    from .planning import Calibration as Calibration
     from .profile import Profile as Profile
     from .recovery.beside import SpikeGuard as SpikeGuard
 
-__all__ = ["AdaptiveWarmup", "Profile", "SpikeGuard", "calibrate", "objective"]
+__all__ = ["AdaptiveWarmup", "Calibration", "Profile", "SpikeGuard", "calibrate", "objective"]
 
-_HOMES = dict(zip(__all__, ("adaptive", "profile", "recovery.beside", "calibration", "calibration"), strict=True))
+_HOMES = dict(
+    zip(__all__, ("adaptive", "planning", "profile", "recovery.beside", "calibration", "calibration"), strict=True)
+)
 
 
 def __getattr__(name: str) -> object:

@@ -3,7 +3,6 @@
 `core` decides; this file connects it to PyTorch. A loss's whole way is `AdaptiveWarmup.step` and `_update_lr`.
 """
 
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,16 +19,14 @@ from ..habits import plain_words
 from ..losses import Losses, Ranks
 from ..modes import in_normal_mode
 from ..optim import LMO, Together
-from ..optim.known import geometry_of
 from ..optim.wrapped import hook, hook_once_compiled, inside, unwrapped
 from ..pretrained import FirstLook
 from . import core
-from .alarms import FIRST, MOST_IDLE, Alarms
+from .alarms import Alarms
 from .arguments import checked
-from .calibration import SIGMA_F2
 from .clock import UpdateClock, only_makes_state
-from .groups import OUTSIDE, GroupRates
-from .planning import Calibrated, check_horizon, clean
+from .groups import GroupRates
+from .planning import Calibrated, Calibration, check_horizon, clean
 from .recovery import Guard, Order
 from .report import Report
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape
@@ -59,37 +56,34 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         optimizer: any PyTorch optimizer. The rates of its groups are the peak rates; the schedule keeps their ratios.
         total_steps: T, the number of updates in the whole run. None leaves the end open, which needs a flat decay
             ("wso"): the run continues until `decay_now`, and shares of the run refer to 4000 updates.
-        target_loss: f*, roughly the loss at the end of the run; None takes 0.3·f(x0).
-        geometry: the norm of the optimizer's steps, see `autowarm.geometry`, for which Δ' is then calibrated as in the
-            paper; None takes Δ' = Δ0/20 if the optimizer's steps have entries of one size (Lion, AdamW), else Δ0/3.
-        kappa: κ for the calibration; None computes it as the paper does, from all matrices under ``geometry`` at
-            radius 1.
-        div: ratio of the peak rate to the first rate, > 1.
-        sigma_f2: σ_F², for the calibration, see `autowarm.schedule.calibrate`.
-        peak_gap: Δ', the gap at which warm-up ends; None takes it from Δ0, see ``geometry``.
-        warmup: "linear" or "cosine", the shape of the ramp and of the calibration's target, or a function as for
-            ``decay`` of the distance from the ramp's end (1 at its start, 0 at the peak).
-        decay: "cosine", "linear", "1-sqrt" (1 − √p), "power" ((1 − p)²), "wsd" (flat, then linear to 0 over the last
-            fifth), "wso" (flat), or a function that maps the share p of the decay that has passed (0 to 1) to a share
-            of the peak rate (1 at p = 0), floats both.
-        final_ratio: the decay goes from lr to final_ratio·lr.
         max_warmup: the longest warm-up: a share of T in (0, 1], or a whole number of updates from 2, where more than T
             counts as T; None for no limit. "auto" is half of T up to 8,000 updates, 4,000 updates up to a T of 12,000,
             and a third of T from there on.
         trained: whether the weights were trained before, as in fine-tuning; warm-up then takes at most 3 % of the
             run. None looks at the weights at the first update, see `autowarm.pretrained`.
+        decay: "cosine", "linear", "1-sqrt" (1 − √p), "power" ((1 − p)²), "wsd" (flat, then linear to 0 over the last
+            fifth), "wso" (flat), or a function that maps the share p of the decay that has passed (0 to 1) to a share
+            of the peak rate (1 at p = 0), floats both.
+        final_ratio: the decay goes from lr to final_ratio·lr.
+        recover: what to do when the loss rises far above its lowest level, or stops being finite: True restores the
+            weights and the optimizer from a copy of the healthy run and goes on with the next batches; the model in
+            place of True restores its buffers, too, and parameters that the optimizer does not hold; "warn" only
+            warns, False does not look. See `recoveries` and docs/recovery.md.
+        target_loss: f*, roughly the loss at the end of the run; None takes 0.3·f(x0).
         chance_loss: the loss of an untrained model, such as ln(vocabulary) for a language model; f(x0) is never taken
             to be higher. If f(x0) is below three quarters of it, the weights count as trained.
         smoothing: share of T over which the loss is averaged; 0 uses each raw loss, and takes the first one as f(x0).
             "auto" is 5 % of T up to 4,000 updates, 200 updates up to a T of 20,000, and 1 % of T from there on.
-        profile: η(Δ) of your own in place of the paper's, such as another ρ's from `autowarm.schedule.calibrate`: a
-            function from the gap to a rate in any unit, highest at ``peak_gap``, where the rate is lr.
+        div: ratio of the peak rate to the first rate, > 1.
+        peak_gap: Δ', the gap at which warm-up ends; None takes Δ0/20 if the optimizer's steps have entries of one
+            size (Lion, AdamW), else Δ0/3, or what ``calibration`` chooses.
+        warmup: "linear" or "cosine", the shape of the ramp and of the calibration's target, or a function as for
+            ``decay`` of the distance from the ramp's end (1 at its start, 0 at the peak).
+        profile: η(Δ) of your own in place of the paper's: a function from the gap to a rate in any unit, highest at
+            ``peak_gap``, where the rate is lr.
+        calibration: the geometry for which Δ' is calibrated as in the paper, by name, or a
+            `autowarm.schedule.Calibration`; None calibrates nothing.
         max_nonfinite: how many non-finite losses in a row raise an error; 1 raises at the first, None never.
-        recover: what to do when the loss rises far above its lowest level, or stops being finite: True restores the
-            weights and the optimizer from a copy of the healthy run and goes on with the next batches, "warn" only
-            warns, False does not look. See `recoveries` and docs/recovery.md.
-        model: with ``recover=True``, a model whose buffers (and parameters that the optimizer does not hold, such as
-            averaged weights) are restored too.
         process_group: the ranks that share the run; None means all ranks, if `torch.distributed` is in use. They share
             the mean loss, so their rates are bit-identical. Every rank must call ``step`` as often: give them equal
             shares of the data, as ``DistributedSampler(drop_last=True)`` does.
@@ -130,38 +124,35 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         optimizer: Optimizer,
         total_steps: int | None,
         *,
-        target_loss: float | None = None,
-        geometry: str | Geometry | None = None,
-        kappa: float | None = None,
-        div: float = 10.0,
-        sigma_f2: float = SIGMA_F2,
-        peak_gap: float | None = None,
-        warmup: Warmup = "linear",
-        decay: Decay | Shape = "cosine",
-        final_ratio: float = 0.0,
         max_warmup: float | int | Literal["auto"] | None = "auto",
         trained: bool | None = None,
+        decay: Decay | Shape = "cosine",
+        final_ratio: float = 0.0,
+        recover: bool | Literal["warn"] | nn.Module = False,
+        target_loss: float | None = None,
         chance_loss: float | None = None,
         smoothing: float | Literal["auto"] = "auto",
+        div: float = 10.0,
+        peak_gap: float | None = None,
+        warmup: Warmup | Shape = "linear",
         profile: Callable[[float], float] | None = None,
+        calibration: str | Geometry | Calibration | None = None,
         max_nonfinite: int | None = 20,
-        recover: bool | Literal["warn"] = False,
-        model: nn.Module | None = None,
         process_group: "torch.distributed.ProcessGroup | None" = None,
     ) -> None:
         inner, self._settings, self._plan, self._kappa_counted, max_nonfinite = checked(
-            optimizer, total_steps=total_steps, target_loss=target_loss, geometry=geometry, kappa=kappa, div=div,
-            sigma_f2=sigma_f2, peak_gap=peak_gap, warmup=warmup, decay=decay, final_ratio=final_ratio,
-            max_warmup=max_warmup, trained=trained, chance_loss=chance_loss, smoothing=smoothing,
-            profile=profile, max_nonfinite=max_nonfinite, recover=recover,
+            optimizer, total_steps=total_steps, max_warmup=max_warmup, trained=trained, decay=decay,
+            final_ratio=final_ratio, recover=recover, target_loss=target_loss, chance_loss=chance_loss,
+            smoothing=smoothing, div=div, peak_gap=peak_gap, warmup=warmup, profile=profile, calibration=calibration,
+            max_nonfinite=max_nonfinite,
         )  # fmt: skip
         self.process_group = process_group
         first = next((p for group in inner.param_groups for p in group["params"]), torch.empty(0))
         self._ranks = Ranks(process_group, self._settings, device=first.device)
-        self._losses, self._order = Losses(self._ranks), Order(recover is True)
+        self._losses, self._order = Losses(self._ranks), Order(self._settings["recover"] is True)
         self._clock, self._groups = UpdateClock(inner), GroupRates(inner)
         self._state, self._look = core.begin(self._plan), FirstLook()
-        self._guard = Guard(recover is True, model, self._length) if recover else None
+        self._guard = Guard(recover, self._length, inner) if self._settings["recover"] else None
         self._alarms = Alarms(max_nonfinite)
         self._waiting = False  # whether a SequentialLR has yet to start this schedule
         LRScheduler.__init__(self, inner)
@@ -190,8 +181,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         if given := sorted(options.keys() & {"max_warmup", "chance_loss", "smoothing", "trained"}):
             raise TypeError(f"Algorithm 1 has no {given[0]}: use AdaptiveWarmup itself")
         options = {"div": getattr(options.get("profile"), "div", 100.0), **options}
-        if all(options.get(name) is None for name in ("geometry", "kappa", "peak_gap", "profile")):
-            options["geometry"] = geometry_of(optimizer)
+        if all(options.get(name) is None for name in ("calibration", "peak_gap", "profile")):
+            options["calibration"] = Calibration()
         exact: dict[str, Any] = {"max_warmup": None, "smoothing": 0.0, "trained": False}
         return cls(optimizer, total_steps, target_loss=target_loss, **exact, **options)
 
@@ -244,26 +235,29 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             self._unwrap()
         if self._order.matters:
             self._order.taken(loss)
-        before = state = self._state
-        made, arrived = self._losses.take(loss, self._clock, self.last_epoch)
-        updates = self.last_epoch + (made or 0)
-        if made is not None and state.trained is None and state.ended_by is None:
-            told = self._plan.trained  # or the weights before the first update tell; all ranks are at this step
-            looked = self._look.verdict(self.optimizer, self.process_group).trained if told is None else told
-            state = core.settle(self._plan, state, looked)
-        for at, seen in arrived or ([(updates, None)] if made is not None else ()):
-            state = core.advance(self._plan, state, updates, seen)
-            if self._guard is not None:
-                state = self._recover(self._guard, state, at, seen)
-        self._state = state
+        before = self._state
+        made, readings = self._losses.read(loss, self._clock, before.updates)
         self._step_count += 1
-        if made is not None or arrived:
-            self._write()
-        elif self._clock.idle >= MOST_IDLE:
-            self._alarms.warn("idle", calls=self._clock.idle, optimizer=type(self.optimizer).__name__)
-        due = state.failures > before.failures or state.updates + 1 >= (state.total_steps or math.inf)
-        if due or (before.ended_by is None and (updates <= FIRST or before.opening or loss is None)):
-            self._check(before, arrived)
+        if made is None and not readings:
+            self._alarms.idle(self._clock)
+            return
+        updates = before.updates + (made or 0)
+        state = before if made is None else self._settled(before)
+        for update, mean in readings or [(updates, None)]:  # while losses are late, time goes on alone
+            state = core.advance(self._plan, state, updates, mean)
+            if self._guard is not None:
+                state = self._recover(self._guard, state, update, mean)
+        self._state = state
+        self._write()
+        self._alarms.look(before, state, readings, self._clock, recovers=self._guard is not None)
+
+    def _settled(self, state: core.State) -> core.State:
+        """The state once it is known whether the weights were trained before; all ranks are at this step."""
+        if state.trained is not None or state.ended_by is not None:
+            return state
+        if (trained := self._plan.trained) is None:
+            trained = self._look.verdict(self.optimizer, self.process_group).trained
+        return core.settle(self._plan, state, trained)
 
     def _update_lr(self, epoch: int | None = None) -> None:  # SequentialLR starts ours over at a milestone
         if epoch != 0:
@@ -273,21 +267,11 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
     def _unwrap(self) -> None:
         """A trainer may have put a wrapper of the optimizer here; another optimizer is refused."""
-        ours, theirs = self._clock.optimizer, unwrapped(self.optimizer)
-        if theirs is not ours:
-            kinds = f"{type(ours).__name__} was replaced by another {type(theirs).__name__}"
+        ours, other = self._clock.optimizer, unwrapped(self.optimizer)
+        if other is not ours:
+            kinds = f"{type(ours).__name__} was replaced by another {type(other).__name__}"
             raise ValueError(f"the scheduler's {kinds}: make a new scheduler for it")
         self.optimizer = ours
-
-    def _check(self, before: core.State, arrived: list[tuple[int, float | None]]) -> None:
-        """Raise, or warn once, if something is wrong."""
-        state, alarms = self._state, self._alarms
-        if before.ended_by is None:
-            for _, loss in arrived:
-                alarms.losses(loss, before, state)
-        if state.failures > before.failures:
-            alarms.nonfinite(state, self.optimizer, self._guard is not None)
-        alarms.horizon(state, self._clock.ahead)
 
     # PyTorch's hooks for schedulers, so that SequentialLR, ChainedScheduler and trainers that only call step() work.
 
@@ -318,9 +302,9 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._groups.adopt(self.base_lrs)
         factor = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
         self._last_lr = [*self._groups.write(self.base_lrs, factor, self._plan, self._state)]
-        if self._groups.outside is not None and self._groups.outside[0] >= OUTSIDE:
-            row, rate, written = self._groups.outside
-            self._alarms.warn("outside", row=row, rate=rate, written=written)
+        self._ranks.rates = sum(self._last_lr)
+        if self._groups.outside is not None:
+            self._alarms.warn("outside", **self._groups.outside)
 
     def _recover(self, guard: Guard, state: core.State, at: int, loss: float | None) -> core.State:
         """Let the guard see the loss, and do what it says at an alarm."""
@@ -353,9 +337,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         if torch.compiler.is_compiling():
             return
         self._clock.pretended = only_makes_state(self.optimizer)
-        if self._clock.pretended:
-            return
-        if not self._waiting:
+        if not (self._clock.pretended or self._waiting):
             told = self._plan.trained is not None or self.last_epoch > 0 or self._groups.follows
             # Ours tell by themselves of tensors without gradients.
             training = self._losses.traced and not isinstance(self.optimizer, LMO | Together)
@@ -429,8 +411,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
     def _agree(self) -> None:
         """Tell the ranks what they must agree on: settings, what was changed since, and the peak rate."""
-        state = self._state
-        now = {"total_steps": state.total_steps, "decay": state.decay, "peak": self._peak}
+        now = {"total_steps": self.total_steps, "decay": self._state.decay, "peak": self._peak}
         self._ranks.agree_on(self._settings | {"now": now})
 
     # Saving.
@@ -442,7 +423,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         """
         self._groups.adopt(self.base_lrs)
         content = {"settings": dict(self._settings), "last_epoch": self.last_epoch, "step_count": self._step_count}
-        content |= {"groups": self._groups.state_dict(), **self._losses.state_dict()}
+        content |= {"groups": self._groups.state_dict(self.base_lrs), **self._losses.state_dict()}
         content |= {"said": sorted(self._alarms.said), "clock": self._clock.state_dict()}
         content |= {"recovery": None if self._guard is None else self._guard.state_dict()}
         return sealed("AdaptiveWarmup", content | {"state": numbers_of(self._state)})

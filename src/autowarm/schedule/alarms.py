@@ -40,6 +40,26 @@ class Alarms:
             self.said.add(kind)
             warnings.warn(WORDS[kind].format(**seen), stacklevel=frames_of_ours())
 
+    def idle(self, clock: UpdateClock) -> None:
+        """Warn of calls that find no update."""
+        if clock.idle >= MOST_IDLE:
+            self.warn("idle", calls=clock.idle, optimizer=type(clock.optimizer).__name__)
+
+    def look(
+        self, before: core.State, state: core.State, readings: list[tuple[int, float | None]], clock: UpdateClock, *,
+        recovers: bool,
+    ) -> None:  # fmt: skip
+        """Raise, or warn once, if something is wrong after a step."""
+        if before.ended_by is None:
+            for _, loss in readings:
+                self.losses(loss, before, state)
+            if state.updates <= FIRST < 2 * clock.interrupted and "idle" not in self.said:
+                self.warn("micro-batches", calls=clock.interrupted, updates=state.updates)
+        if state.failures > before.failures:
+            self.nonfinite(state, clock.optimizer, recovers)
+        if state.updates + 1 >= (state.total_steps or math.inf):
+            self.horizon(state, clock.ahead)
+
     def losses(self, loss: float | None, before: core.State, state: core.State) -> None:
         """Look at a warm-up's loss, above all at the first ones, and at whether f* follows from them."""
         if loss is None:

@@ -9,14 +9,14 @@ from ..geometry import resolve
 from ..optim.known import geometry_of, kappa_of, warn_of_own_rates
 from ..optim.wrapped import unwrapped
 from .groups import first_peak
-from .planning import PEAK_SHARES, Plan, clean, plan_of
+from .planning import PEAK_SHARES, Calibration, Plan, clean, plan_of
 from .profile import Profile
 from .recovery import check_recover
-from .shapes import name_of
+from .shapes import STEPS, name_of
 
 
 def checked(
-    optimizer: Any, *, geometry: Any, warmup: Any, decay: Any, trained: Any, recover: Any, profile: Any, **given: Any
+    optimizer: Any, *, calibration: Any, warmup: Any, decay: Any, trained: Any, recover: Any, profile: Any, **given: Any
 ) -> tuple[Optimizer, dict[str, Any], Plan, bool, int | None]:
     """Check what `AdaptiveWarmup` was given; it says which errors that may raise.
 
@@ -33,19 +33,29 @@ def checked(
         raise ValueError(f"trained must be True, False, or None to look at the weights, got {trained!r}")
     if decay != "wso":  # which is flat, as the warning recommends
         warn_of_own_rates(optimizer)
-    check_recover(recover, inner)
+    recover = check_recover(recover, inner)
     first_peak(inner)  # raises if there is none
-    numbers = clean(**given)
-    geometry, counted = None if geometry is None else resolve(geometry), False
-    if geometry is not None and numbers["kappa"] is None and numbers["peak_gap"] is None:
-        try:
-            numbers["kappa"], counted = kappa_of(inner, geometry), True
-        except ValueError as error:
-            raise ValueError(f"{error}. Without geometry=, AdaptiveWarmup (not its paper()) needs no κ") from None
-    names = {"optimizer": type(inner).__name__, "geometry": None if geometry is None else repr(geometry)}
-    names |= {"warmup": name_of(warmup), "decay": name_of(decay)}
-    names["profile"] = profile and (repr(profile) if isinstance(profile, Profile) else name_of(profile))
-    plan = plan_of(warmup=warmup, decay=decay, trained=trained, profile=profile, **numbers)
+    numbers, counted = clean(**given), False
+    if (calibration := Calibration.of(calibration)) is not None:
+        own = calibration.geometry
+        geometry = geometry_of(inner) if own is None and calibration.kappa is None else own and resolve(own)
+        if calibration.kappa is None:
+            try:
+                calibration, counted = replace(calibration, kappa=kappa_of(inner, geometry)), True
+            except ValueError as error:
+                raise ValueError(
+                    f"{error}. Without calibration=, AdaptiveWarmup (not its paper()) needs no κ"
+                ) from None
+        calibration = replace(calibration, geometry=geometry)
+    names = {"optimizer": type(inner).__name__}
+    for name in ("geometry", "kappa", "sigma_f2", "rho"):
+        value = getattr(calibration, name, None)
+        names[name] = repr(value) if name == "geometry" and value is not None else value
+    plan = plan_of(warmup=warmup, decay=decay, trained=trained, profile=profile, calibration=calibration, **numbers)
     kind = "sign" if geometry_of(inner, warn=False).locality == "entry" else "frobenius"
     plan = replace(plan, peak_share=PEAK_SHARES[kind])
+    names |= {"warmup": name_of(warmup), "decay": name_of(decay), "profile": None}
+    if profile is not None:
+        around = [2.0 * p * plan.peak_gap for p in STEPS[1:]]  # its peak; a gap of 0 has no rate
+        names["profile"] = repr(profile) if isinstance(profile, Profile) else name_of(profile, around)
     return inner, names | {"trained": trained, "recover": recover} | numbers, plan, counted, max_nonfinite

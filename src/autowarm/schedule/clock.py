@@ -48,11 +48,12 @@ class UpdateClock:
         first_tick: whether there had been one at the first tick, as 0 or 1; None until then.
         idle: calls in a row that found no update.
         ticks: calls that found one, in this process.
+        interrupted: updates among them that came after a call that found none.
         pretended: whether the steps made now are no updates.
     """
 
     SAVED = ("made", "ever_stepped", "first_tick", "idle")
-    pretended, ticks = False, 0
+    pretended, ticks, interrupted = False, 0, 0
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
@@ -112,6 +113,7 @@ class UpdateClock:
                 return 0  # the order of Algorithm 1: the loss first, then the first update
         if made:
             self._made = [0] * len(self._made)
+            self.interrupted += self.idle > 0
             self.ever_stepped, self.idle, self.ticks = True, 0, self.ticks + 1
             return made
         if self._replayed():

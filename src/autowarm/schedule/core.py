@@ -37,6 +37,7 @@ EMPTY = 1e-3  # of f(x0); lower losses are of batches without a label, and no ev
 # First losses below this share of the chance loss come from trained weights; in our fine-tuning study they were half.
 TRAINED = 0.75
 LEAST_GAP, MOST_GAP = 1e-100, 1e100  # whose squares neither underflow nor overflow; outside there is no profile
+SAME_GAP = 0.05  # relative; a first loss has noise, and a profile that was calibrated for it is as good
 LEAST_SHARE = 1e-30  # η(Δ) is positive for every Δ, but underflows for a loss of 10³⁰⁸
 
 
@@ -114,7 +115,10 @@ def _take(plan: Plan, state: State, updates: int, loss: float) -> State:
             state = state._replace(empty=state.empty + 1 if low else 0)
             if 0 < state.empty < OPENING:
                 return state
-        loss = min(max(loss, fstar), fstar + gap0)  # so that no outlier counts
+        if loss < 0.0 and plan.target_loss is None:  # the loss has an arbitrary zero, of which no f* is a share
+            state = state._replace(target_loss=None, gap0=None, peak_gap=None)
+        else:
+            loss = min(max(loss, fstar), fstar + gap0)  # so that no outlier counts
     kept = state.kept ** (updates - state.seen) if plan.smoothing else 0.0  # or each loss counts
     return state._replace(average=kept * average + (1.0 - kept) * loss, seen=updates)
 
@@ -141,8 +145,12 @@ def eta_share(gap: Any, gap0: float, peak_gap: float, div: float) -> Any:
 
 def profile_share(plan: Plan, gap: float, gap0: float, peak_gap: float) -> float:
     """η(Δ)/lr for Δ > 0. Raise ValueError where a profile of one's own leaves [0, lr]."""
-    if plan.profile is None:
+    if plan.profile is None and plan.rho == 2.0:
         return float(eta_share(gap, gap0, peak_gap, plan.div))
+    if plan.profile is None:
+        from .profile import Profile  # which needs numpy
+
+        return float(Profile(1.0, plan.div, gap0, peak_gap, plan.rho)(gap))
     rate, peak = float(plan.profile(gap)), float(plan.profile(peak_gap))
     if not (0.0 <= rate <= peak * (1.0 + 1e-9) < math.inf and peak > 0.0):
         raise ValueError(f"profiles are positive and finite, highest at peak_gap: got {rate} at {gap:g}, {peak} there")
@@ -207,7 +215,7 @@ def _calibrate(plan: Plan, state: State, loss: float) -> State:
     target = plan.target_loss
     if target is None:
         scattered = statistics.median(state.opening) > SCALELESS * loss or 3 * state.empty > 2 * len(state.opening)
-        if loss < LEAST_GAP or scattered:
+        if loss < LEAST_GAP or min(state.opening) < 0.0 or scattered:
             return state._replace(target_loss=None, gap0=None, peak_gap=None)
         target = loss - EXPECTED_FALL * loss
     gap0 = loss - target
@@ -221,6 +229,12 @@ def _calibrate(plan: Plan, state: State, loss: float) -> State:
     peak_gap = plan.peak_gap(gap0) if callable(plan.peak_gap) else plan.peak_gap or plan.peak_share * gap0
     if not 0 < peak_gap < gap0:
         raise ValueError(f"peak_gap must lie between 0 and the first gap f(x0) − f* = {gap0:.6g}, got {peak_gap:.6g}")
+    own = getattr(plan.profile, "gap0", gap0)
+    if not math.isclose(own, gap0, rel_tol=SAME_GAP):
+        raise ValueError(
+            f"the profile is for a first gap of {own:.6g}, and that of the run is f(x0) − f* = {gap0:.6g}: calibrate "
+            "it for this one, or pass calibration=Calibration(..., rho=...), which does so at the first loss"
+        )
     return state._replace(target_loss=target, gap0=gap0, peak_gap=peak_gap)
 
 

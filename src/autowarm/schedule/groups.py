@@ -42,13 +42,18 @@ class Rate:
     changes: int = 0  # for how many updates in a row others have changed the rate
 
     @classmethod
-    def of(cls, i: int, group: dict[str, Any]) -> Self:
+    def of(cls, i: int, group: dict[str, Any], defaults: dict[str, Any]) -> Self:
         """The rate of a group that is new to the schedule; ValueError says what is wrong with it."""
         lr, warms = group["lr"], group.get("warmup", True)
         if not (float(lr) >= 0 and math.isfinite(lr)):
             raise ValueError(f"a parameter group was added with lr={lr}: it must be finite and not negative")
         if not isinstance(warms, bool):
             raise ValueError(f"parameter group {i} has warmup={warms!r}: it must be True or False")
+        if "decay" in group and "decay" not in defaults:  # of which some optimizers have one of their own
+            raise ValueError(
+                f"parameter group {i} has decay={group['decay']!r}, and no group has a decay of its own: give "
+                "decay= to AdaptiveWarmup, for all groups, or warmup=False to a group"
+            )
         peak = float(group.setdefault("initial_lr", lr.clone() if isinstance(lr, Tensor) else lr))
         rate = cls(_first(group), peak, warms, float(group.get("lr_scale", 1.0)), float(lr))
         rate.note(lr)
@@ -76,14 +81,14 @@ class GroupRates:
     A tensor rate is filled in place.
 
     Attributes:
-        outside: for how many updates in a row others have changed a rate, to what, and what had been written; None if
-            nobody has.
+        outside: for how many updates in a row others have changed a rate, to what, and what had been written; None
+            below `OUTSIDE`.
         follows: whether another schedule of ours has written this optimizer's rates.
         unsettled: a group's lr and initial_lr, where an unknown scheduler or a loaded state has left both, so that
             nobody can say which of them is the peak.
     """
 
-    outside: tuple[int, float, float] | None = None
+    outside: dict[str, float] | None = None
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
@@ -155,7 +160,7 @@ class GroupRates:
         for i, (key, group) in enumerate(zip(keys, groups, strict=True)):
             if key not in known:
                 self._separate(group, taken)
-                known[key] = Rate.of(i, group)
+                known[key] = Rate.of(i, group, self._optimizer.defaults)
         self._rates.clear()
         self._rates.update({key: known[key] for key in keys})
         peaks[:] = [rate.peak for rate in self]
@@ -186,8 +191,8 @@ class GroupRates:
         for group, rate in zip(self._optimizer.param_groups, self, strict=True):
             lr = group["lr"]
             rate.changes = 0 if rate.is_at(lr) else rate.changes + 1
-            if rate.changes:
-                self.outside = max(self.outside or (0, 0.0, 0.0), (rate.changes, float(lr), rate.written))
+            if rate.changes >= OUTSIDE:
+                self.outside = {"row": rate.changes, "rate": float(lr), "written": rate.written}
             rate.written = rate.peak * factor * rate.scale * (state.share if rate.warms else steady)
             if isinstance(lr, Tensor):
                 lr.fill_(rate.written)
@@ -205,12 +210,11 @@ class GroupRates:
         for group, rate, peak in zip(self._optimizer.param_groups, self, numbers, strict=True):
             rate.peak = group["initial_lr"] = peak
 
-    def state_dict(self) -> list[dict[str, Any]]:
-        """For each group its rate now, and what is known of it."""
-        names = ("peak", "warms", "scale", "written", "changes")
-        rows = [{name: getattr(rate, name) for name in names} for rate in self]
+    def state_dict(self, peaks: Sequence[float]) -> list[dict[str, Any]]:
+        """For each group its rate now, its peak, and what is known of it."""
+        rows = [{name: getattr(rate, name) for name in ("warms", "scale", "written", "changes")} for rate in self]
         rates = [float(group["lr"]) for group in self._optimizer.param_groups]
-        return [{"now": now, **row} for now, row in zip(rates, rows, strict=True)]
+        return [{"now": now, "peak": float(p), **row} for now, p, row in zip(rates, peaks, rows, strict=True)]
 
     def load_state_dict(self, saved: list[dict[str, Any]]) -> None:
         """Write the rates as saved: another scheduler may have changed them. Groups that were added keep theirs."""

@@ -16,10 +16,10 @@ def _whole(x: Any) -> int:
 
 
 def _longest(x: Any) -> float | int | str:
-    """An int is a number of updates and a float a share of the run, except that 1 means the whole run, like 1.0."""
+    """An int is a number of updates, and a float a share of the run."""
     if x == "auto" or isinstance(x, bool | str):
         return x
-    return float(x) if isinstance(x, float) or x == 1 else operator.index(x)
+    return float(x) if isinstance(x, float) else operator.index(x)
 
 
 # What a number must be: the conversion to a plain one, the condition on it, and that condition in words.
@@ -28,7 +28,7 @@ _UPDATES = (
     "must be a whole number of updates ≥ 1; a run whose length is not known takes total_steps=None and "
     'decay="wso", and ends by decay_now(steps)'
 )
-_LONGEST = 'is a share of the run, in (0, 1], a whole number of updates ≥ 2, "auto", or None'
+_LONGEST = 'is a share of the run, in (0, 1] (1.0: all of it), a whole number of updates ≥ 2, "auto", or None'
 _AVERAGE = 'is a share of the run, in [0, 1), or "auto"'
 # Δ'/Δ0 by geometry. The paper's calibration of its LLaMA-124M gives 0.10 (sign), 0.32 (spectral) and 0.22 (Frobenius).
 # On the authors' own runs at 124M and 210M (`studies.published`), Lion diverges unless the share is 0.05, as in their
@@ -60,6 +60,7 @@ class Plan:
     ] = "auto"
     profile: Callable[[float], float] | None = None  # η(Δ) of one's own, highest at ``peak_gap``
     peak_share: float = PEAK_SHARES["sign"]
+    rho: float = 2.0  # ρ of the profile otherwise
 
 
 class _Others:
@@ -67,13 +68,13 @@ class _Others:
 
     kappa: Annotated[float | None, _POSITIVE]
     sigma_f2: Annotated[float, _POSITIVE]
-    peak: Annotated[float | None, _POSITIVE]
+    rho: Annotated[float, (float, lambda x: x > 1 and math.isfinite(x), "must be above 1 and finite")]
     steps: Annotated[int, (_whole, lambda x: x >= 1, "must be a whole number ≥ 1")]
     max_nonfinite: Annotated[int | None, (_whole, lambda x: x >= 1, "must be at least 1, or None")]
 
 
 _FIELDS: dict[str, Any] = Plan.__annotations__ | _Others.__annotations__
-_NUMBERS = {field.name for field in fields(Plan)} - {"warmup", "decay", "trained", "profile", "peak_share"}
+_NUMBERS = {field.name for field in fields(Plan)} - {"warmup", "decay", "trained", "profile", "rho", "peak_share"}
 
 
 def clean(**given: Any) -> dict[str, Any]:
@@ -109,11 +110,47 @@ def check_horizon(total_steps: int | None, decay: Shape, updates: int = 0) -> No
         raise ValueError(f"total_steps={total_steps} is over: {updates} updates were made already")
 
 
+@dataclass(frozen=True)
+class Calibration:
+    """How Δ' is calibrated at the first loss, as in the paper's Algorithm 1; see `autowarm.schedule.calibrate`.
+
+    Args:
+        geometry: the norm of the optimizer's steps, see `autowarm.geometry`; None takes the optimizer's own.
+        kappa: κ; None computes it as the paper does, from all matrices under ``geometry`` at radius 1.
+        sigma_f2: σ_F².
+        rho: ρ of the profile η(Δ); the paper has 2.
+
+    Raises:
+        ValueError: a number is out of range.
+
+    Example:
+        >>> import torch
+        >>> from autowarm import AdaptiveWarmup, Lion
+        >>> from autowarm.schedule import Calibration
+        >>> opt = Lion(torch.nn.Linear(4, 4).parameters(), lr=1e-3)
+        >>> sched = AdaptiveWarmup(opt, 100, calibration=Calibration("sign", sigma_f2=500.0))
+    """
+
+    geometry: Any = None
+    kappa: float | None = None
+    sigma_f2: float = 1e3
+    rho: float = 2.0
+
+    def __post_init__(self) -> None:
+        vars(self).update(clean(kappa=self.kappa, sigma_f2=self.sigma_f2, rho=self.rho))
+
+    @classmethod
+    def of(cls, given: Any) -> "Calibration | None":
+        """A calibration as given: None, one of these, or a geometry or its name alone."""
+        return given if given is None or isinstance(given, Calibration) else cls(given)
+
+
 class Calibrated(NamedTuple):
     """Δ' as a function of Δ0, as the paper calibrates it."""
 
     kappa: float
     sigma_f2: float
+    rho: float
     div: float
     target: tuple[Shape, Shape]
 
@@ -130,45 +167,42 @@ def plan_of(
     decay: str | Shape = "cosine",
     trained: bool | None = None,
     profile: Callable[[float], float] | None = None,
-    geometry: Any = None,
-    kappa: float | None = None,
-    sigma_f2: float | None = None,
+    calibration: Any = None,
+    geometry: str = "sign",
     **numbers: Any,
 ) -> Plan:
-    """The plan that these arguments of `AdaptiveWarmup` make, for an optimizer of this geometry: by name, "sign" if not
-    given. With ``kappa``, Δ' is calibrated.
+    """The plan that these arguments of `AdaptiveWarmup` make, for an optimizer of this geometry; a ``calibration``
+    needs κ.
 
     Raises:
         TypeError: an argument is unknown, or says something about an optimizer.
         ValueError: as for `AdaptiveWarmup`.
     """
     if unknown := numbers.keys() - _NUMBERS:
-        known = ", ".join(sorted({*_NUMBERS, "warmup", "decay", "trained", "geometry", "kappa", "sigma_f2"}))
+        known = ", ".join(sorted({*_NUMBERS, "warmup", "decay", "trained", "profile", "calibration", "geometry"}))
         raise TypeError(f"without an optimizer, AdaptiveWarmup has no {min(unknown)}: give some of {known}")
-    cleaned = clean(total_steps=total_steps, kappa=kappa, **numbers)
-    shapes, kappa = (warmup_shape(warmup), decay_shape(decay)), cleaned.pop("kappa")
+    cleaned, rho = clean(total_steps=total_steps, **numbers), 2.0
+    shapes = warmup_shape(warmup), decay_shape(decay)
     check_horizon(cleaned["total_steps"], shapes[1])
-    if kappa is not None or sigma_f2 is not None:
-        from .calibration import SIGMA_F2
-
-        variance = clean(sigma_f2=SIGMA_F2 if sigma_f2 is None else sigma_f2)["sigma_f2"]
-        if kappa is None and variance != SIGMA_F2:
-            raise ValueError("sigma_f2 belongs to the calibration of Δ': give the geometry to calibrate for, too")
-        if cleaned.get("peak_gap") is None and kappa is not None and profile is None:
-            cleaned["peak_gap"] = Calibrated(kappa, variance, cleaned.get("div", Plan.div), shapes)
+    if (calibration := Calibration.of(calibration)) is not None:
+        if profile is not None or cleaned.get("peak_gap") is not None:
+            name = "peak_gap" if profile is None else "profile"
+            raise ValueError(f"calibration= chooses Δ', and so does {name}=: leave out one of them")
+        if calibration.kappa is None:
+            raise ValueError("a calibration needs the κ of a model, which is not here: give Calibration(kappa=...)")
+        rho = calibration.rho
+        numbers = {"kappa": calibration.kappa, "sigma_f2": calibration.sigma_f2, "rho": rho}
+        cleaned["peak_gap"] = Calibrated(**numbers, div=cleaned.get("div", Plan.div), target=shapes)
     if profile is not None:
-        cleaned["peak_gap"] = _peak_of(profile, kappa, cleaned.get("peak_gap"))
-    if isinstance(geometry, str) and kappa is None:
-        cleaned["peak_share"] = peak_share(geometry)
+        cleaned["peak_gap"] = _peak_of(profile, cleaned.get("peak_gap"))
+    cleaned |= {"rho": rho, "peak_share": peak_share(geometry)}
     return Plan(warmup=shapes[0], decay=shapes[1], trained=trained, profile=profile, **cleaned)
 
 
-def _peak_of(profile: Any, kappa: float | None, peak_gap: float | None) -> float:
+def _peak_of(profile: Any, peak_gap: float | None) -> float:
     """Δ' of a profile of one's own: as given, or its own."""
     if not callable(profile):
         raise ValueError(f"a profile is a function of the gap Δ, got {profile!r}")
-    if kappa is not None:
-        raise ValueError("geometry and kappa calibrate the paper's profile: leave them out, or leave out profile")
     found = peak_gap or getattr(profile, "peak_gap", None)
     if found is None:
         raise ValueError("a profile of your own needs peak_gap, the gap at which it is highest and the warm-up ends")

@@ -61,7 +61,11 @@ class Report:
         gap0, peak_gap, own = self._state.gap0, self._state.peak_gap, self._plan.profile
         if own is not None:
             return replace(own, lr=self._peak) if isinstance(own, Profile) else None
-        return None if gap0 is None or peak_gap is None else Profile(self._peak, self._plan.div, gap0, peak_gap)
+        return (
+            None
+            if gap0 is None or peak_gap is None
+            else Profile(self._peak, self._plan.div, gap0, peak_gap, self._plan.rho)
+        )
 
     @property
     def target_loss(self) -> float | None:
@@ -87,10 +91,10 @@ class Report:
 
         Returns:
             ``phase``, ``loss`` (smoothed, and not updated after warm-up), ``gap`` (loss − f*), ``target_loss`` (f*),
-            ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate), ``warmup_steps`` (so far),
-            ``warmup_end`` (the update at which warm-up ended, or ends at the latest), ``ended_by``, ``trained`` (1 if
-            the weights were trained before, else 0) and ``recoveries`` (how many, with ``recover``). Values that are
-            not known yet are left out.
+            ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate; ``lr_1`` and so on for later groups of
+            other peaks), ``warmup_steps`` (so far), ``warmup_end`` (the update at which warm-up ended, or ends at the
+            latest), ``ended_by``, ``trained`` (1 if the weights were trained before, else 0) and ``recoveries`` (how
+            many, with ``recover``). Values that are not known yet are left out.
 
         Example:
             >>> import torch
@@ -106,13 +110,15 @@ class Report:
             "target_loss": state.target_loss,
             "peak_gap": state.peak_gap,
             "share": state.share,
-            "lr": self._first_rate(),
+            "lr": self._rate(0),
             "warmup_steps": self.warmup_steps,
             "warmup_end": self._latest(),
             "ended_by": state.ended_by,
             "trained": None if state.trained is None else int(state.short),
             "recoveries": None if self._guard is None else len(self._guard.recoveries),
         }
+        peaks = [rate.peak * rate.scale for rate in self._groups]
+        found |= {f"lr_{i}": self._rate(i) for i, peak in enumerate(peaks) if peak not in peaks[:i] and i}
         return {name: value for name, value in found.items() if value is not None}
 
     def __repr__(self) -> str:
@@ -120,7 +126,7 @@ class Report:
         state = self._state
         total = "an open run" if state.total_steps is None else state.total_steps
         words = [f"{self.phase}, update {state.updates} of {total}", *["trained weights"] * state.short]
-        words.append(f"lr {self._first_rate():.3g} ({state.share:.3g} of the peak)")
+        words.append(f"lr {self._rate(0):.3g} ({state.share:.3g} of the peak)")
         if state.ended_by is not None:
             at = "" if state.average is None else f" at a loss of {state.average:.4g}"
             words.append(f"warm-up took {state.warmup_steps} updates, ended by {state.ended_by}{at}")
@@ -141,11 +147,9 @@ class Report:
             return self._state.warmup_steps
         return None if self._state.ramp is None else max(self._state.updates, math.ceil(self._state.ramp.end))
 
-    def _first_rate(self) -> float:
-        rate = self.optimizer.param_groups[0]["lr"]
-        return (
-            next(iter(self._groups)).written if isinstance(rate, Tensor) else float(rate)
-        )  # a tensor may be on a device
+    def _rate(self, i: int) -> float:
+        rate = self.optimizer.param_groups[i]["lr"]  # a tensor may be on a device
+        return [*self._groups][i].written if isinstance(rate, Tensor) else float(rate)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot the warm-up's rate η(Δ) against the loss f* + Δ, from f(x0) on the left; mark Δ' and the current rate.

@@ -6,13 +6,15 @@ backwards.
 """
 
 import math
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, get_args
 
 Shape = Callable[[float], float]
 Warmup = Literal["linear", "cosine"]
 Decay = Literal["cosine", "linear", "1-sqrt", "power", "wsd", "wso"]
 
+STEPS = tuple(i / 100 for i in range(101))  # where functions are compared and checked
 # WSD falls over this last share of the decay. The paper's ablation names WSD; the value is from the work it cites.
 WSD_FALL = 0.2
 # The exponent of "power". Among the exponents in use, 2 gives the gentlest end (1 is "linear").
@@ -79,10 +81,17 @@ def is_flat(decay: Shape) -> bool:
     return all(float(decay(p)) == 1.0 for p in (0.0, 0.5, 1.0))
 
 
-def name_of(shape: str | Shape) -> str:
-    """The name of a shape; for a function that is not in `DECAYS`, its own name."""
-    known = (name for name, each in DECAYS.items() if each is shape)
-    return shape if isinstance(shape, str) else next(known, getattr(shape, "__qualname__", type(shape).__name__))
+def name_of(shape: str | Shape, at: Sequence[float] = STEPS) -> str:
+    """The name of a shape; for a function that is not in `DECAYS`, its own name and a checksum of 101 of its values.
+
+    All lambdas of a function have one name, so ranks and saved runs compare what a function does.
+    """
+    if isinstance(shape, str):
+        return shape
+    if (known := next((name for name, each in DECAYS.items() if each is shape), None)) is not None:
+        return known
+    values = zlib.crc32(" ".join(f"{float(shape(p)):.9g}" for p in at).encode())
+    return f"{getattr(shape, '__qualname__', type(shape).__name__)}, with values of checksum {values:08x}"
 
 
 def _checked(what: str, shape: str | Shape, known: Mapping[str, Shape], hint: str) -> Shape:
@@ -91,7 +100,7 @@ def _checked(what: str, shape: str | Shape, known: Mapping[str, Shape], hint: st
             return known[shape]
         raise ValueError(f"unknown {what} {shape!r}: use one of {sorted(known)}, or a function{hint}")
     try:
-        at = {p: float(shape(p)) for p in (i / 100 for i in range(101))}
+        at = {p: float(shape(p)) for p in STEPS}
     except (TypeError, AttributeError) as error:
         raise ValueError(f"a {what} function maps a float to a float; this one raised: {error}") from None
     wrong = next((p for p, value in at.items() if not (0.0 <= value <= 1.0 and (p or value == 1.0))), None)

@@ -7,6 +7,10 @@ WORDS = {
         "pass, one for autowarm.optim.Together(*optimizers). With micro-batches, call observe(loss) for each and "
         "step() once an update. A GradScaler skips every update if no gradient is finite any more"
     ),
+    "micro-batches": (
+        "step() was called between {calls} of the first {updates} updates, as for each micro-batch, but updates count: "
+        "call observe(loss) for each micro-batch and step() once an update, and give total_steps in updates"
+    ),
     "outside": (
         "the rate was changed from outside in {row} updates in a row, the last time to {rate:g}, where the schedule "
         "had written {written:g}. The schedule owns the rates and writes its own at each step: delete the other "

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
+from autowarm.schedule import Calibration
 
 from ..conftest import TwoProcesses
 from ..plain import rates_of
@@ -20,7 +21,7 @@ STEPS, LR = 12, 0.02
 
 def rates_of_a_plain_loop(kappa: float, updates: list[list[tuple[float, float]]]) -> list[float]:
     opt = Lion([nn.Parameter(torch.zeros(4, 4))], lr=LR)
-    return rates_of(AdaptiveWarmup(opt, STEPS, kappa=kappa, geometry="spectral"), updates)
+    return rates_of(AdaptiveWarmup(opt, STEPS, calibration=Calibration("spectral", kappa=kappa)), updates)
 
 
 def test_trainer(accelerated: list[dict[str, Any]]) -> None:

@@ -76,7 +76,7 @@ def test_adafactor_without_a_rate_is_refused_and_with_one_sets_none(recwarn: pyt
         pytest.raises(ValueError, match=r"every group's lr must be finite .* got \[nan\]"),
     ):
         AdaptiveWarmup(Adafactor(W), 10)
-    AdaptiveWarmup(Adafactor(W, lr=0.1, relative_step=False, scale_parameter=False), 10, geometry="sign")
+    AdaptiveWarmup(Adafactor(W, lr=0.1, relative_step=False, scale_parameter=False), 10, calibration="sign")
     assert not [one for one in recwarn if "sets its own" in str(one.message)]
 
 

@@ -23,7 +23,9 @@ for scenario in scenarios:
     opt = Lion([w], lr=torch.tensor(peak, dtype=torch.float64) if "tensor" in scenario else peak)
     reduce.AT_ONCE = () if scenario.startswith("late") else ("cpu",)  # as on an accelerator
     reduce.__version__ = "0.0" if scenario == "version" and rank else "1.0"
-    sched = AdaptiveWarmup(opt, 60, div=50.0 if scenario == "settings" and rank else 10.0)
+    decays = [lambda p: 1 - p, lambda p: 1 - p * p]  # of one name
+    decay = decays[rank] if scenario == "function" else "cosine"
+    sched = AdaptiveWarmup(opt, 60, div=50.0 if scenario == "settings" and rank else 10.0, decay=decay)
     rates, error = [], None
     try:
         for t in range(40):
@@ -32,6 +34,8 @@ for scenario in scenarios:
                 loss = math.nan
             if "steps" in scenario and rank and t == 15:
                 sched._state = sched._state._replace(updates=sched.last_epoch + 1)
+            if "base_lrs" in scenario and rank and t == 15:
+                sched.base_lrs[0] *= 2
             if "extended" in scenario and rank and t == 20:
                 sched.extend(80)
             if not (scenario == "skipped" and rank and t == 5):

@@ -12,7 +12,8 @@ from tests.programs import Launcher, results
 
 SAME = ["plain", "nan", "missing", "tensor", "tensor nan", "late"]
 DIFFERENT = {
-    "settings": ["settings", "version", "extended", "tensor extended", "peak"],
+    "settings": ["settings", "function", "version", "extended", "tensor extended", "peak"],
+    "rates": ["base_lrs", "tensor base_lrs"],
     "steps": ["steps", "skipped", "tensor steps", "late steps"],
 }
 
@@ -21,7 +22,7 @@ DIFFERENT = {
 def ranks(rank_launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict]]:
     """What two gloo ranks saw, by scenario; one pair of processes serves all, for starting them is what takes time."""
     folder: Path = tmp_path_factory.mktemp("ranks")
-    scenarios = [*SAME, *DIFFERENT["settings"], *DIFFERENT["steps"]]
+    scenarios = [*SAME, *DIFFERENT["settings"], *DIFFERENT["rates"], *DIFFERENT["steps"]]
     rank_launcher.run_ranks(2, [Path(__file__).parent / "reduce_ranks.py", folder, *scenarios])
     return results(folder)
 

@@ -84,7 +84,7 @@ def test_several_optimizers_recover_as_one() -> None:
 def test_averaged_weights_go_back_if_they_are_given(given: bool) -> None:
     run = Beside(by="none", faults=NAN, recover=False)
     averaged = swa_utils.AveragedModel(run.model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
-    guard = SpikeGuard(run.optimizer, run.steps, model=nn.ModuleList([run.model, averaged]) if given else None)
+    guard = SpikeGuard(run.optimizer, run.steps, recover=nn.ModuleList([run.model, averaged]) if given else True)
     with warnings.catch_warnings(action="ignore"):
         for _ in range(AT + 10):
             loss = run.update()

@@ -4,6 +4,7 @@ import copy
 import math
 import statistics
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from autowarm import AdaptiveWarmup, SpikeGuard
+from autowarm.rate.restore import Snapshot
 from tests.schedule.recovery import recovery_runs
 from tests.schedule.recovery.recovery_runs import (
     MAKERS,
@@ -88,6 +90,41 @@ def test_a_copied_run_restores_its_own_weights(kind: Any, name: str, faults: dic
     other = copy.deepcopy(run)
     assert quiet(run, end).recoveries == quiet(other, end).recoveries != []
     assert same_weights(run, other)
+
+
+FROZEN: dict[str, Callable[[], torch.Tensor]] = {
+    "meta": lambda: torch.empty(4, 4, device="meta"),
+    "float4": lambda: torch.zeros(4, 4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
+    "plain": lambda: torch.ones(4, 4),
+}
+
+
+@pytest.mark.parametrize("make", [AdaptiveWarmup, SpikeGuard])
+@pytest.mark.parametrize("where", ["optimizer", "model"])
+@pytest.mark.parametrize("kind", FROZEN)
+def test_frozen_weights_that_nobody_writes_are_not_copied(kind: str, where: str, make: Any) -> None:
+    frozen = nn.Parameter(FROZEN[kind](), requires_grad=False)
+    w = nn.Parameter(torch.ones(2))
+    params = [w, frozen] if where == "optimizer" else [w]
+    opt = torch.optim.SGD(params, lr=1e-3)
+    guard = make(opt, 1000, recover=nn.ParameterList([w, frozen]))._guard
+    snapshot = Snapshot(opt, nn.ParameterList([w, frozen]), guard._frozen)
+    assert len(snapshot._untouched) == 1
+    with torch.no_grad():
+        w.fill_(7.0)
+        snapshot.restore(opt)
+        assert w.tolist() == [1.0, 1.0]
+        if kind == "plain":  # one that is written is copied, and one that trains from now on
+            frozen.requires_grad_(True)
+            snapshot.keep_added(opt)
+            frozen.fill_(3.0)
+            snapshot.restore(opt)
+            assert frozen.unique().tolist() == [1.0]
+            frozen.requires_grad_(False)
+            later = Snapshot(opt, nn.ParameterList([w, frozen]), guard._frozen)
+            frozen.fill_(5.0)
+            later.restore(opt)
+            assert frozen.unique().tolist() == [1.0]
 
 
 @both

@@ -14,7 +14,7 @@ from autowarm.schedule.recovery import Guard
 
 def watched(loss: Callable[[int, int], float], restores: bool = True) -> tuple[Guard, list[float], list[str]]:
     """A guard of 900 losses, each of an update and the number of warnings so far; its shares, and what it said."""
-    guard, share = Guard(restores, None, 1000), []
+    guard, share = Guard(restores or "warn", 1000), []
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=1.0)
     with warnings.catch_warnings(record=True, action="always") as said:
         for t in range(900):
@@ -129,14 +129,14 @@ def test_a_new_warm_up_forgets_the_lowerings() -> None:
 def test_a_trial_whose_copies_are_gone_says_which_weights_stay() -> None:
     """As in a resumed run: the weights are those of the copy, and nothing can put the others back."""
     w = nn.Parameter(torch.zeros(2))
-    optimizer, guard = torch.optim.SGD([w], lr=1.0), Guard(True, None, 1000)
+    optimizer, guard = torch.optim.SGD([w], lr=1.0), Guard(True, 1000)
     losses = (2.0 if t < 300 else 4.0 for t in range(340))
     for t, level in enumerate(losses):
         guard.after(t, t, level * (1 + 2 * 0.97**t), optimizer, 1.0)
         if guard._trial is not None:
             break
     [found] = guard.recoveries
-    resumed = Guard(True, None, 1000)
+    resumed = Guard(True, 1000)
     resumed.load_state_dict(guard.state_dict())
     settled = [resumed.after(u, u, 4.0, optimizer, 1.0) for u in range(found.update + 1, found.update + 17)][-1]
     assert settled is not None

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
-from autowarm.schedule import Profile, calibrate
+from autowarm.schedule import Calibration, Profile, calibrate
 from autowarm.schedule.arguments import plan_of
 from tests.schedule.schedule_runs import saved
 from tests.schedule.test_shapes import FORMULAS
@@ -79,7 +79,7 @@ def test_the_rates_are_those_of_algorithm_1(first: int) -> None:
         if case["kappa"] is None:
             options["peak_gap"] = peak_gap
         else:
-            options |= {"kappa": case["kappa"], "sigma_f2": case["sigma_f2"]}
+            options["calibration"] = Calibration("sign", case["kappa"], case["sigma_f2"])
 
             def peak_gap(gap0: float, case: dict[str, Any] = case, target: Any = target) -> float:
                 numbers = {"lr": 1.0, "div": case["div"], "kappa": case["kappa"], "sigma_f2": case["sigma_f2"]}
@@ -119,10 +119,9 @@ def test_the_rates_are_those_of_algorithm_1(first: int) -> None:
 
 
 # What each argument of the class is in Algorithm 1: given by the paper's user, or turned off.
-GIVEN = {"optimizer", "total_steps", "target_loss", "geometry", "kappa", "div", "sigma_f2", "peak_gap", "profile",
-         "warmup", "decay", "final_ratio"}  # fmt: skip
-OFF = {"max_warmup": None, "smoothing": 0.0, "trained": False, "chance_loss": None, "recover": False, "model": None,
-       "momentum": None}  # fmt: skip
+GIVEN = {"optimizer", "total_steps", "target_loss", "div", "peak_gap", "profile", "calibration", "warmup", "decay",
+         "final_ratio"}  # fmt: skip
+OFF = {"max_warmup": None, "smoothing": 0.0, "trained": False, "chance_loss": None, "recover": False}
 HARMLESS = {"max_nonfinite", "process_group"}  # what stops a broken run, and which ranks share a loss
 
 

@@ -25,8 +25,8 @@ NOISE = random.Random(0).choices([-0.4, 0.0, 0.5], k=T)
 
 SCHEDULES: dict[str, dict[str, Any]] = {
     "default": {},
-    "paper": {"target_loss": -25.0, "div": 100.0, "max_warmup": None, "smoothing": 0.0, "geometry": "sign"},
-    "calibrated": {"geometry": "sign"},
+    "paper": {"target_loss": -25.0, "div": 100.0, "max_warmup": None, "smoothing": 0.0, "calibration": "sign"},
+    "calibrated": {"calibration": "sign"},
     "raw": {"smoothing": 0.0, "target_loss": -25.0},
     "no ramp": {"max_warmup": None, "peak_gap": 1.0},
     "early gap": {"peak_gap": 2.0},
@@ -116,7 +116,7 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
                         shapes = (o["warmup"], o["decay"])
                         peak_gap = (
                             o["peak_gap"] if o["peak_gap"] is not None
-                            else PEAK_GAP * gap0 if "geometry" not in o
+                            else PEAK_GAP * gap0 if "calibration" not in o
                             else calibrate(gap0, lr=1.0, div=div, kappa=kappa, target=shapes).peak_gap
                         )  # fmt: skip
                     mean = f0

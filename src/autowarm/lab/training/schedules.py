@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from autowarm import AdaptiveWarmup
-from autowarm.schedule import Profile
+from autowarm.schedule import Calibration, Profile
 from autowarm.schedule.shapes import DECAYS, WARMUPS
 
 from ..config import ScheduleConfig, UsageError
@@ -90,7 +90,7 @@ def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int, mod
     Where it recovers, it restores the model's buffers, too.
     """
     if recovers(config):
-        config = replace(config, options={**config.options, "model": model})
+        config = replace(config, options={**config.options, "recover": model or True})
     with as_usage_error("schedule: "):
         return resolve_name(SCHEDULES[config.kind].place)(optimizer, config, steps)
 
@@ -133,7 +133,8 @@ def adaptive(
 
 def paper(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> AdaptiveWarmup:
     """The paper's Algorithm 1."""
-    return adaptive(optimizer, config, steps, AdaptiveWarmup.paper, sigma_f2=config.sigma_f2)
+    calibration = Calibration(sigma_f2=config.sigma_f2) if config.peak_gap is None else None
+    return adaptive(optimizer, config, steps, AdaptiveWarmup.paper, calibration=calibration)
 
 
 def linear(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRScheduler:

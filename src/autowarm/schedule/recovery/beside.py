@@ -39,8 +39,8 @@ class SpikeGuard:
         optimizer: the one whose updates are watched, and whose weights and state are restored.
         total_steps: T, the number of updates in the whole run, whose fiftieth is the memory for losses. None for a run
             without an end, which counts as one of 4000.
-        recover: True, or "warn" to warn only.
-        model: whose buffers (and parameters that the optimizer does not hold) are restored too.
+        recover: True; the model, whose buffers (and parameters that the optimizer does not hold) are then restored
+            too; or "warn" to warn only.
         veto: skip an update whose gradient norm is so many standard deviations above the mean of the last 128 and 16
             times their largest, or not finite: the gradients are set to None, at which PyTorch's optimizers change no
             tensor and no state. At most one in ten. An accelerator is waited for before each update. Not for an
@@ -78,19 +78,18 @@ class SpikeGuard:
         optimizer: Optimizer,
         total_steps: int | None,
         *,
-        recover: Literal[True, "warn"] = True,
-        model: nn.Module | None = None,
+        recover: Literal[True, "warn"] | nn.Module = True,
         veto: float | None = None,
         process_group: "torch.distributed.ProcessGroup | None" = None,
     ) -> None:
         self.optimizer = unwrapped(optimizer)
-        if recover is not True and recover != "warn":
-            raise ValueError(f'recover must be True, or "warn" to warn only, got {recover!r}: or make no SpikeGuard')
+        if recover is False:
+            raise ValueError('recover must be True, the model, or "warn", got False: or make no SpikeGuard')
         if not isinstance(self.optimizer, Optimizer):
             raise TypeError(f"SpikeGuard's first argument is the optimizer, got a {type(self.optimizer).__name__}")
         if veto is not None and not (type(veto) in (int, float) and 0 < veto < math.inf):
             raise ValueError(f"veto must be a positive number of standard deviations, such as 6, got {veto!r}")
-        check_recover(recover, self.optimizer)
+        kind_of_recovery = check_recover(recover, self.optimizer)
         if veto is not None:
             kind, held = type(self.optimizer).__name__, inside(self.optimizer)
             if any(hasattr(one, "skipped_updates") for one in held):
@@ -104,13 +103,13 @@ class SpikeGuard:
                     "veto needs whole gradients, and each rank has a part of them here (DTensors): clip them"
                 )
         total_steps = clean(total_steps=total_steps)["total_steps"]
-        self._guard = Guard(recover is True, model, total_steps or OPEN_HORIZON)
+        self._guard = Guard(recover, total_steps or OPEN_HORIZON, self.optimizer)
         first = next((p for group in self.optimizer.param_groups for p in group["params"]), torch.empty(0))
-        settings = {"total_steps": total_steps, "recover": recover}
+        settings = {"total_steps": total_steps, "recover": kind_of_recovery}
         self._losses = Losses(Ranks(process_group, settings, type(self).__name__, first.device))
         self._clock, self._updates = UpdateClock(self.optimizer), 0
         self._peak = first_peak(self.optimizer)
-        self._order = Order(recover is True)
+        self._order = Order(kind_of_recovery is True)
         self._outliers, self.skipped_updates = Outliers(veto), 0
         self._vetoed: list[int] = []  # updates that were skipped and whose losses have not arrived yet
         self._set_aside: dict[Optimizer, list[float | Tensor]] = {}  # the schedule's rates during an update
@@ -151,7 +150,7 @@ class SpikeGuard:
             RuntimeError: ranks disagree. In ``loss.backward()``: it came after the first call that took the loss.
         """
         self._order.taken(loss)
-        made, arrived = self._losses.take(loss, self._clock, self._updates)
+        made, arrived = self._losses.read(loss, self._clock, self._updates)
         self._updates += made or 0
         if made is None and not arrived and self._clock.idle == MOST_IDLE:
             kind = type(self.optimizer).__name__

@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ...frames import frames_of_ours
-from ...rate.restore import Snapshot
+from ...rate.restore import Snapshot, versions_of_frozen
 from .detector import OPENING, Detector
 
 _FIRST = 0.1  # share of the rate right after a restart, from which it rises over a window of losses, and on trial
@@ -59,15 +59,14 @@ class Guard:
     """Decides what to do about a loss that rises, under `AdaptiveWarmup` and beside any other schedule.
 
     All decisions follow from the losses and the numbers of updates, so ranks that share their losses decide alike.
-    Unless it ``restores``, it keeps no copies and only notices.
+    ``recover`` is True, a model whose buffers are restored too, or "warn": then it keeps no copies and only notices.
     """
 
     _SAVED = ("since", "again", "early", "copied", "lowered", "climbs", "fell", "wrong", "idle", "bar", "span")
 
-    def __init__(self, restores: bool, model: nn.Module | None, length: int) -> None:
-        if not isinstance(model, nn.Module | None):
-            raise TypeError(f"model= is the model, for several a torch.nn.ModuleList, got a {type(model).__name__}")
-        self._restores, self._model = restores, model
+    def __init__(self, recover: Any, length: int, optimizer: Optimizer | None = None) -> None:
+        self._restores, self._model = recover != "warn", recover if isinstance(recover, nn.Module) else None
+        self._frozen = {} if optimizer is None else versions_of_frozen(optimizer, self._model)
         self._recoveries: list[Recovery] = []
         self.average: float | None = None  # the schedule's averaged loss, as it was at the copy that was restored
         self._idle = False  # whether it has been said that this loss cannot be judged
@@ -101,7 +100,7 @@ class Guard:
 
     def __getstate__(self) -> dict[str, Any]:
         # The copies restore the tensors of this run, and not those of a copied one.
-        return self.__dict__ | {"_kept": None, "_unproven": None, "_before": None}
+        return self.__dict__ | {"_kept": None, "_unproven": None, "_before": None, "_frozen": {}}
 
     @property
     def recoveries(self) -> list[Recovery]:
@@ -169,7 +168,7 @@ class Guard:
         extra = self._kept is None and self._detector.is_low()
         if self._restores and (due or extra) and self._unproven is None:
             self._copied = updates if due or self._copied is None else self._copied
-            self._unproven = _Kept(updates, Snapshot(optimizer, self._model), average)
+            self._unproven = _Kept(updates, Snapshot(optimizer, self._model, self._frozen), average)
 
     @contextmanager
     def at_copy(self, optimizer: Optimizer) -> Iterator[tuple[int, Any] | None]:
@@ -177,7 +176,7 @@ class Guard:
         if (kept := self._kept) is None:
             yield None
             return
-        now = Snapshot(optimizer, self._model)
+        now = Snapshot(optimizer, self._model, self._frozen)
         kept.snapshot.restore(optimizer)
         yield kept.update, kept.average
         now.restore(optimizer)
@@ -218,7 +217,7 @@ class Guard:
             found = Recovery(updates, kept.update, reason, before, after)
             if not (broken or lowers):
                 self._trial, self._bar, self._early = found, self._detector.bar(), 0
-                self._before = Snapshot(optimizer, self._model)
+                self._before = Snapshot(optimizer, self._model, self._frozen)
         kept.snapshot.restore(optimizer)
         self.average = kept.average
         self._detector.forget()

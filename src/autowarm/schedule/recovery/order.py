@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 
@@ -39,12 +39,18 @@ class Order:
             )
 
 
-def check_recover(recover: Any, optimizer: Optimizer) -> None:
-    """Raise ValueError if ``recover`` is unknown, or the optimizer's updates may be replays of a captured graph."""
+def check_recover(recover: Any, optimizer: Optimizer) -> bool | str:
+    """``recover`` as True, False or "warn"; ValueError if it is unknown, or the updates may be a graph's replays."""
+    if isinstance(recover, nn.Module):  # whose buffers are restored, too
+        recover = True
     if not (isinstance(recover, bool) or recover == "warn"):
-        raise ValueError(f'recover must be True, False, or "warn" to warn only, got {recover!r}')
+        raise ValueError(
+            'recover must be True, the model (for several a torch.nn.ModuleList), "warn" to warn only, or False, got '
+            + (repr(recover) if isinstance(recover, str | int | float) else f"a {type(recover).__name__}")
+        )
     if recover is True and any(group.get("capturable") for group in optimizer.param_groups):
         raise ValueError(
             "recover=True restores weights between updates, which the replays of a captured graph (capturable=True) do "
             'not see: use recover="warn", or an optimizer that is not captured'
         )
+    return recover

@@ -85,7 +85,7 @@ def planned(readings: Mapping[str, Reading], lr: float) -> Figure:
     for (label, reading), line in zip(readings.items(), ("-", "--", "-.", ":"), strict=False):
         axes.plot(np.arange(1, len(reading.rates) + 1), lr * reading.rates, line, label=label)
     axes.set(xlabel="update", ylabel="learning rate", xlim=(0, len(reading.rates)), ylim=(0, None))
-    axes.legend(title="the loss falls to 65%", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.legend(title="the loss ends the warm-up", loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return drawn
 
 

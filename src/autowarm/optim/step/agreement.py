@@ -121,8 +121,9 @@ class Agreement:
             _Exchange(ranks, places, self._params, options, lambda: f"{self.steps} steps of {self._who}")
             for ranks, places in sharing.items()
         ]
-        members = [_members(mesh) for mesh in {exchange.mesh for exchange in self._exchanges}]
-        overlap = any(not (a <= b or b <= a) for a, b in combinations(members, 2))
+        meshes = combinations({exchange.mesh for exchange in self._exchanges}, 2)
+        pairs = ((_members(one), _members(other)) for one, other in meshes)
+        overlap = any(not (one <= other or other <= one) for one, other in pairs)
         # In the form of every step's message, which another rank may send that has no new tensors.
         overlaps, failed = self._meet([], torch.tensor([overlap, 0]))
         if read(failed)[0]:

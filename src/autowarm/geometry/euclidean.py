@@ -99,7 +99,7 @@ class Frobenius(Euclidean):
     def locality(self) -> Locality:  # type: ignore[override]
         return "matrix" if self.stacked else "tensor"
 
-    _group = locality  # type: ignore[assignment]
+    _group = locality
 
     def reading(self, *, stacked: bool = False, blocks: int | tuple[int, ...] = 1, transposed: bool = False) -> Self:
         return self._with(stacked=bool(self.stacked or stacked))

@@ -174,8 +174,8 @@ class Spectral(Geometry):
             blocks = math.lcm(self.blocks, blocks)
         elif blocks == 1:
             blocks = self.blocks
-        both = {"blocks": blocks, "transposed": self.transposed or transposed}
-        return replace(self, stacked=bool(self.stacked or stacked), **both)
+        stacked, transposed = bool(self.stacked or stacked), self.transposed or transposed
+        return replace(self, stacked=stacked, blocks=blocks, transposed=transposed)
 
     def plain(self) -> Self:
         return replace(self, radius=1.0, stacked=None, blocks=1, transposed=False)

@@ -1,20 +1,19 @@
-"""What ranks that share tensors agree on before each update: which gradients there are, and whether all are finite.
+"""What ranks that share tensors agree on: which tensors and options they have, which gradients, and whether to step.
 
 Ranks share a tensor if they hold copies of it (``process_group``) or if it is a DTensor on their mesh. The gradients
 decide which messages an update exchanges, and copies stay equal only if all ranks skip the same updates. Two ranks that
 see different gradients would wait for each other forever or train different models.
 
-So ranks exchange one message of six numbers before each update: checksums of their tensors and of their gradients, and
-two flags. On the host they are read at once. If ranks differ, every rank raises before it changes anything, and says
-what it has. On an accelerator nothing waits for the message: a difference masks the whole update, and a rank raises
-when the flag arrives, which is in a later step. Only a rank whose own gradients are others than in its last step, as
-they are in the first, reads it at once. If it differs from the others, it raises before it sends any matrices. The
-others then wait for those on the device, and raise in their next step unless their host waits for the device before:
-then the backend's timeout ends them.
+Before the first update, and after a group was added or a state loaded, ranks compare their tensors and options, and
+copies the sizes of their gradients, which nobody may have averaged.
 
-Before the first update, copies also compare the sizes of their gradients, which nobody may have averaged.
-
-Ranks that share some tensors with one group and some with another pass on what they learn, see `_turns`.
+Before each update they exchange one message: checksums of the tensors and of which gradients there are, and two flags.
+On the host they are read at once. If ranks differ, every rank raises before it changes anything, and says what it has.
+On an accelerator nothing waits for the message: a difference masks the whole update, and a rank raises when the flag
+arrives, which is in a later step. Only a rank whose own gradients are others than in its last step, as they are in the
+first, reads it at once. If it differs from the others, it raises before it sends any matrices. The others then wait for
+those on the device, and raise in their next step unless their host waits for the device before: then the backend's
+timeout ends them.
 
 Not covered on an accelerator: a gradient that must be redistributed (`dtensors.placed`) and is missing on some ranks
 only.
@@ -47,8 +46,7 @@ class Agreement:
         self._groups: Sequence[Mapping[str, Any]] = []
         self._params: list[Tensor] = []
         self._exchanges: list[_Exchange] = []
-        self._changed = True  # whether the tensors are others than those that the exchanges are of
-        self._turns = 1  # how often a message goes through all exchanges
+        self.checked = False  # whether ranks have compared their tensors and options, and copies the gradients' sizes
         self._last: list[Any] | None = None  # what this rank had in the last update, see `_code`
         # On an accelerator: whether ranks have differed so far, this on its way to the host, and whether it is known.
         self._apart: Tensor | None = None
@@ -60,7 +58,7 @@ class Agreement:
         params = [p for group in groups for p in group["params"]]
         self._who, self._groups, self._options = who, groups, options
         if len(params) != len(self._params) or any(p is not q for p, q in zip(params, self._params, strict=True)):
-            self._params, self._changed = params, True
+            self._params, self.checked = params, False
 
     def reach(
         self, updates: Sequence[Update], refused: Exception | None = None
@@ -81,16 +79,11 @@ class Agreement:
                 dist.all_reduce(bad, op=dist.ReduceOp.MAX, group=ranks)
             return bad.reshape(()) == 0, squares
         codes = [_code(p) for p in params]
-        if self._changed:
-            for exchange in self._exchanges:  # of the tensors before, on which ranks that still have them are now
-                exchange.announce(params)
-            if self._exchanges and read(self._meet([], torch.zeros(2, dtype=torch.int64))[1])[0]:
-                raise self._difference(codes)
-            shared, options = _sharing(params, self._process_group).items(), self._options()
-            self._exchanges = [_Exchange(ranks, places, params, options, self._done) for ranks, places in shared]
-            self._turns, self._changed = _turns(self._exchanges), False
         on_host = not params or read_on_host(params[0].device)
         capturing = not on_host and is_capturing(params[0].device)
+        first = not (self.checked or capturing)
+        if first:
+            self._check_tensors(codes)
         if self._copy is not None and not capturing and (arrived := self._copy.read()):
             self._failed |= any(arrived)
         if self._failed:
@@ -112,7 +105,7 @@ class Agreement:
         if wait and read(failed)[0]:
             self._failed = not on_host
             raise self._difference(codes)
-        if wait and self.steps == 0 and not read(bad)[0]:
+        if first and not read(bad)[0]:
             self._compare(squares)
         if self._apart is None or self._copy is None:
             return not read(bad)[0], squares
@@ -120,6 +113,27 @@ class Agreement:
         if not capturing:
             self._copy.send()
         return (bad + self._apart).reshape(()) == 0, squares
+
+    def _check_tensors(self, codes: list[Any]) -> None:
+        """Raise RuntimeError if ranks have different tensors or options, or share them in groups that overlap."""
+        sharing, options = _sharing(self._params, self._process_group), self._options()
+        self._exchanges = [
+            _Exchange(ranks, places, self._params, options, lambda: f"{self.steps} steps of {self._who}")
+            for ranks, places in sharing.items()
+        ]
+        meshes = combinations({exchange.mesh for exchange in self._exchanges}, 2)
+        pairs = ((_members(one), _members(other)) for one, other in meshes)
+        overlap = any(not (one <= other or other <= one) for one, other in pairs)
+        # In the form of every step's message, which another rank may send that has no new tensors.
+        overlaps, failed = self._meet([], torch.tensor([overlap, 0]))
+        if read(failed)[0]:
+            raise self._difference(codes)
+        if read(overlaps)[0]:
+            raise RuntimeError(
+                f"{self._who}: ranks share tensors in groups that overlap without one holding the other, so they could "
+                "not skip the same updates: use one mesh for all tensors, or an optimizer for each group of ranks"
+            )
+        self.checked = True
 
     def _compare(self, squares: Sequence[Tensor]) -> None:
         """Raise RuntimeError if copies have gradients of other sizes: they will not stay equal."""
@@ -143,9 +157,8 @@ class Agreement:
     def all_of(self, flag: bool | Tensor) -> bool | Tensor:
         """Whether a flag is set on all ranks."""
         bad = (~torch.as_tensor(flag)).to(torch.int32).reshape(1)
-        for _ in range(self._turns):
-            for ranks in _sharing(self._params, self._process_group):
-                dist.all_reduce(bad, op=dist.ReduceOp.MAX, group=ranks)
+        for ranks in _sharing(self._params, self._process_group):
+            dist.all_reduce(bad, op=dist.ReduceOp.MAX, group=ranks)
         return bad.reshape(()) == 0 if isinstance(flag, Tensor) else not bad.item()
 
     def _meet(self, codes: list[Any], flags: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,13 +166,9 @@ class Agreement:
 
         The exchanges follow each other, so that what one of them finds reaches the ranks of all.
         """
-        for _ in range(self._turns):
-            for exchange in self._exchanges:
-                flags = exchange.meet(codes, flags)
+        for exchange in self._exchanges:
+            flags = exchange.meet(codes, flags)
         return flags[:1], flags[1:]
-
-    def _done(self) -> str:
-        return f"{self.steps} steps of {self._who}"
 
     def _difference(self, codes: list[Any]) -> RuntimeError:
         """The error for ranks that differ. Another message could tell which tensors do, but it might never arrive."""
@@ -199,15 +208,10 @@ class _Exchange:
         self._sums = torch.empty(0)  # of the tensors and of these codes
         self.apart = torch.zeros(2, dtype=torch.int64)  # whether the latest message's tensors and codes differed
 
-    def announce(self, params: list[Tensor]) -> None:
-        """Send of these tensors in the next `meet` of no codes."""
-        every = _checksum(_shapes(params))
-        self._codes, self._sums = [], torch.tensor([every, 0, -every, 0], device=self._device)
-
     def meet(self, codes: list[Any], flags: Tensor) -> Tensor:
         """Exchange checksums and the flags, *bad* and *failed*; return the greatest flags. Ranks that differ fail."""
-        if self._codes != codes:
-            sums = self._tensors, _checksum([codes[i] for i in self._places])
+        if self._codes != codes or not len(self._sums):
+            sums = self._tensors, _checksum([codes[i] for i in self._places if codes])
             self._codes, self._sums = codes, torch.tensor([*sums, *(-n for n in sums)], device=self._device)
         message = self._max(torch.cat([self._sums, flags.to(self._device)]))
         self.apart = message[:2] + message[2:4]
@@ -249,31 +253,8 @@ def _sharing(params: list[Tensor], process_group: Any) -> dict[Any, list[int]]:
     return found
 
 
-def _turns(exchanges: list[_Exchange]) -> int:
-    """How often a message must go through these, in their order, to reach all ranks that they connect.
-
-    Once, through the dimensions of a mesh, or where one mesh holds the others. Otherwise, as of {0, 1}, {1, 2} and
-    {2, 3}, what rank 3 knows reaches rank 2 in the first turn, 1 in the second and 0 in the third. Only the ranks
-    together can find out, by sending each other whom they have heard of, and in which turn they last heard of one.
-    """
-
-    def members(mesh: Any) -> set[int]:
-        return set(mesh.mesh.flatten().tolist() if hasattr(mesh, "mesh") else dist.get_process_group_ranks(mesh))
-
-    pairs = combinations({exchange.mesh for exchange in exchanges}, 2)
-    tangled = [int(any(not (members(a) <= members(b) or members(b) <= members(a)) for a, b in pairs))]
-    for exchange in exchanges:
-        tangled = exchange.greatest(tangled)
-    if not tangled[0]:
-        return 1
-    size = dist.get_world_size()
-    *heard, last = [int(rank == dist.get_rank()) for rank in range(size)] + [1]
-    for turn in range(1, 2 * size):  # by the middle all have heard of all, and then they hear of the last turn
-        before = heard
-        for exchange in exchanges:
-            *heard, last = exchange.greatest([*heard, last])
-        last = last if heard == before else turn
-    return last
+def _members(mesh: Any) -> set[int]:
+    return set(mesh.mesh.flatten().tolist() if hasattr(mesh, "mesh") else dist.get_process_group_ranks(mesh))
 
 
 def _bad(updates: Sequence[Update], params: list[Tensor]) -> tuple[Tensor, list[Tensor]]:

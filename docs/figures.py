@@ -32,7 +32,7 @@ from autowarm.lab.paper.experiments import GALLERY, sweep_config
 from autowarm.lab.paper.gallery import Sources
 from autowarm.lab.training.schedules import authors_peak_gap, hand_set
 from autowarm.plotting import BLUE, GREY, ORANGE, styled
-from autowarm.schedule import Profile, calibrate
+from autowarm.schedule import Calibration, Profile, calibrate
 from autowarm.theory import (
     Smoothness,
     catalogue,
@@ -165,7 +165,7 @@ def _stall() -> Figure:
     figure, panels = axes_of(columns=2, rows=2, width=4.2, height=2.5)
     for column, steps in enumerate((1000, 64_000)):
         optimizer = Lion([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-        paper = AdaptiveWarmup.paper(optimizer, steps, target_loss=0.0, kappa=46848.0)
+        paper = AdaptiveWarmup.paper(optimizer, steps, target_loss=0.0, calibration=Calibration(kappa=46848.0))
         gaps, rates = np.full((2, steps), 7.68), np.full((2, steps), 0.01)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the scheduler warns that the run ends in warm-up, which is the point

@@ -83,7 +83,7 @@ def damaged(path: str, value: object) -> dict:
 
 
 DAMAGES: list[tuple[str, object]] = [
-    ("base_lrs", [2 * PEAK]), ("groups", []), ("last_epoch", 6), ("pending", [[1.0, 1.0]]), ("said", ["overrun"]),
+    ("groups", []), ("last_epoch", 6), ("pending", [[1.0, 1.0]]), ("said", ["overrun"]),
     ("settings.div", 9.0), ("clock.made", 1), ("state.share", 0.5), ("state.ended_by", "loss"), ("state.average", 3.0),
     ("state.ramp", [0, 0.1, 51.0]), ("state.opening", KeyError), ("recovery", 1), ("checksum", None),
     ("checksum", KeyError),

@@ -1,6 +1,7 @@
 """Writes the rates of an optimizer's parameter groups: each group's peak rate times the schedule's share."""
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -32,7 +33,6 @@ def first_peak(optimizer: Optimizer) -> float:
 class Rate:
     """One group's rate: its peak, and what was written last."""
 
-    first: Tensor | None  # the group's first tensor, which is in no other group
     peak: float
     warms: bool  # whether the group has a warm-up
     scale: float  # timm's ``lr_scale``
@@ -55,7 +55,7 @@ class Rate:
                 "decay= to AdaptiveWarmup, for all groups, or warmup=False to a group"
             )
         peak = float(group.setdefault("initial_lr", lr.clone() if isinstance(lr, Tensor) else lr))
-        rate = cls(_first(group), peak, warms, float(group.get("lr_scale", 1.0)), float(lr))
+        rate = cls(peak, warms, float(group.get("lr_scale", 1.0)), float(lr))
         rate.note(lr)
         return rate
 
@@ -92,7 +92,8 @@ class GroupRates:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
-        self._rates: dict[int, Rate] = {}  # in the order of the groups
+        self._rates: dict[int, Rate] = {}  # by `_key`, in the order of the groups
+        self._firsts: list[Tensor | None] = []  # whose ids are the keys
         self.unsettled: tuple[float, float] | None = None
         written = _latest.get(optimizer, {})
         self.follows = bool(written)
@@ -121,8 +122,8 @@ class GroupRates:
         groups = self._optimizer.param_groups  # the copied optimizer has other tensors
         copies = list(zip(groups, self._rates.values(), strict=True))
         self._rates = {_key(i, group): rate for i, (group, rate) in enumerate(copies)}
+        self._firsts = [group["params"][0] if group["params"] else None for group in groups]
         for group, rate in copies:
-            rate.first = _first(group)
             rate.note(group["lr"] if _close(float(group["lr"]), rate.written) else rate.written)
         self._register()
 
@@ -150,9 +151,10 @@ class GroupRates:
         A group is known by its first tensor.
         """
         groups = self._optimizer.param_groups
-        keys = [_key(i, group) for i, group in enumerate(groups)]
-        if keys == list(self._rates):
+        firsts = [group["params"][0] if group["params"] else None for group in groups]
+        if len(firsts) == len(self._firsts) and all(map(operator.is_, firsts, self._firsts)):  # a compiler traces this
             return False
+        keys = [_key(i, group) for i, group in enumerate(groups)]
         for rate, peak in zip(self, peaks, strict=False):
             rate.peak = peak
         known = dict(self._rates)
@@ -163,6 +165,7 @@ class GroupRates:
                 known[key] = Rate.of(i, group, self._optimizer.defaults)
         self._rates.clear()
         self._rates.update({key: known[key] for key in keys})
+        self._firsts = firsts
         peaks[:] = [rate.peak for rate in self]
         return True
 
@@ -225,13 +228,9 @@ class GroupRates:
             rate.note(group["lr"] if row["now"] == row["written"] else rate.written)
 
 
-def _first(group: dict[str, Any]) -> Tensor | None:
-    return group["params"][0] if group["params"] else None
-
-
 def _key(i: int, group: dict[str, Any]) -> int:
-    """What a group is known by: its first tensor, or its place if it is empty."""
-    return -1 - i if (first := _first(group)) is None else id(first)
+    """What a group is known by: its first tensor, which is in no other group, or its place if it is empty."""
+    return id(group["params"][0]) if group["params"] else -1 - i
 
 
 def _close(one: float, other: float) -> bool:

@@ -35,9 +35,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_warm_up_of_one_with_a_point_is_the_whole_run_wherever_it_is_given(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """For `AdaptiveWarmup`, max_warmup=1 is; hand-set, it leaves no update for the decay."""
+    """For `AdaptiveWarmup`, max_warmup=1.0 is; hand-set, it leaves no update for the decay."""
     optimizer = Lion([torch.nn.Parameter(torch.zeros(2, 2))], lr=1.0)
-    scheduler = make_scheduler(optimizer, ScheduleConfig(options={"max_warmup": 1}), 10)
+    scheduler = make_scheduler(optimizer, ScheduleConfig(options={"max_warmup": 1.0}), 10)
     for _ in range(10):
         optimizer.step()
         scheduler.step(5.0)

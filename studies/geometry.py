@@ -81,7 +81,7 @@ def constants(schedule: str) -> Iterator[str]:
                 yield DEFAULT
         case ["earlier"]:
             half = dict.fromkeys(planning.PEAK_SHARES, 0.5)
-            then = {"AVERAGES": (0.05, 1, 0.05), "MIDDLING": 2_000, "LONG": 0.2}
+            then = {"AVERAGES": (0.05, 1, 0.05), "MAX_WARMUPS": (0.5, 2_000, 0.2)}
             with mock.patch.dict(planning.PEAK_SHARES, half), mock.patch.multiple(core, **then):
                 yield DEFAULT
         case _:

@@ -56,7 +56,7 @@ def constants_of_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """Δ' was half of Δ0 for every optimizer; long runs had shorter limits, and longer averages."""
     for geometry in planning.PEAK_SHARES:
         monkeypatch.setitem(planning.PEAK_SHARES, geometry, 0.5)
-    for name, value in {"MIDDLING": 2_000, "LONG": 0.2, "AVERAGES": (0.05, 1, 0.05)}.items():
+    for name, value in {"MAX_WARMUPS": (0.5, 2_000, 0.2), "AVERAGES": (0.05, 1, 0.05)}.items():
         monkeypatch.setattr(core, name, value)
 
 

@@ -19,6 +19,7 @@ import math
 import statistics
 from typing import Any, NamedTuple
 
+from .planning import AVERAGES, MAX_WARMUPS, by_length
 from .planning import Plan as Plan
 from .shapes import DECAYS, Shape
 
@@ -27,10 +28,6 @@ OPEN_HORIZON = 4000
 # f(x0) is the second lowest of this many first losses: if it were high by chance, every later loss would be a fall.
 OPENING = 10
 EXPECTED_FALL = 0.7  # of f(x0), at most, where f* is not given; in the paper's setup f* is then 3.3
-# The longest warm-up and the span of the average, as shares of a short run and of a long one; in between, in updates.
-# Lion at 210M parameters needs 31 % of 64,000 updates, and 5 % of a long run is more than Muon's whole warm-up.
-SHORT, MIDDLING, LONG = 0.5, 4_000, 1 / 3
-AVERAGES = 0.05, 200, 0.01
 TRAINED_WARMUP = 0.03  # that of trained weights, as a share of the run; a tenth costs them 0.04 % of the loss more
 SCALELESS = 1.5  # times f(x0); first losses whose median is higher have no scale from which f* could be derived
 EMPTY = 1e-3  # of f(x0); lower losses are of batches without a label, and no evidence, unless ten come in a row
@@ -159,8 +156,8 @@ def profile_share(plan: Plan, gap: float, gap0: float, peak_gap: float) -> float
 
 def _end(state: State, why: str, share: float) -> State:
     """The warm-up is over, at this share of the peak."""
-    state = state._replace(ended_by=why, warmup_steps=state.updates)
-    return state._replace(decay_start=state.updates, cut=share, decay_peak=share)
+    at = state.updates
+    return state._replace(ended_by=why, warmup_steps=at, decay_start=at, cut=share, decay_peak=share)
 
 
 def _decay_share(plan: Plan, state: State, updates: int) -> float:
@@ -247,14 +244,9 @@ def rise_share(rise: Rise, updates: int, shape: Shape) -> float:
 
 def _rise(plan: Plan, state: State, share: float, origin: int, length: int) -> Rise | None:
     """The rise from a share now to the peak, which is ``max_warmup`` of the length after ``origin``."""
-    limit = _share(SHORT, MIDDLING, LONG, length) if plan.max_warmup == "auto" else plan.max_warmup
-    limits = (limit, TRAINED_WARMUP if state.short else None)
+    limits = (by_length(plan.max_warmup, MAX_WARMUPS, length), TRAINED_WARMUP if state.short else None)
     longest = [min(x, length) if isinstance(x, int) else x * length for x in limits if x is not None]
     return Rise(state.updates, share, origin + min(longest)) if longest else None
-
-
-def _share(short: float, middling: int, long: float, length: int) -> float:
-    return min(short, max(long, middling / length))
 
 
 def _with_ramp(plan: Plan, state: State, short: bool) -> State:
@@ -266,8 +258,7 @@ def _with_ramp(plan: Plan, state: State, short: bool) -> State:
 def _timed(plan: Plan, state: State, share: float) -> State:
     """The ramp from this share, and the average, as they follow from the length of the warm-up and its decay."""
     length = OPEN_HORIZON if state.total_steps is None else max(1, state.total_steps)
-    span = _share(*AVERAGES, length) if plan.smoothing == "auto" else plan.smoothing
-    kept = 1.0 - 1.0 / max(1.0, span * length)
+    kept = 1.0 - 1.0 / max(1.0, by_length(plan.smoothing, AVERAGES, length) * length)
     return state._replace(kept=kept, ramp=_rise(plan, state, share, 0, length))
 
 

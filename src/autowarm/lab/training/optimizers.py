@@ -34,22 +34,22 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
     """
     entry = OPTIMIZERS[config.name]
     with needs(f"the optimizer {config.name}", "peers"):
-        made = resolve_name(entry.place)
+        make = resolve_name(entry.place)
     options: dict[str, Any] = {**entry.defaults, **config.options}
     try:
-        if hasattr(made, "from_model"):
+        if hasattr(make, "from_model"):
             if "dtype" in options:
                 options["dtype"] = getattr(torch, str(options["dtype"]))
-            if process_group is not None and "process_group" in inspect.signature(made).parameters:
+            if process_group is not None and "process_group" in inspect.signature(make).parameters:
                 options["process_group"] = process_group
-            optimizer: Optimizer = made.from_model(model, lr=config.lr, weight_decay=config.weight_decay, **options)
+            optimizer: Optimizer = make.from_model(model, lr=config.lr, weight_decay=config.weight_decay, **options)
         else:
             parts = partition(model)  # a peer decays the same weights as our own optimizers
             decayed = parts.matrices + parts.stacks + parts.depthwise + parts.heads, config.weight_decay
             kinds = (decayed, (parts.embeddings + parts.vectors, 0.0))
             groups = [{"params": [p for _, p in some], "weight_decay": decay} for some, decay in kinds if some]
             with contextlib.redirect_stdout(io.StringIO()):  # D-Adaptation announces its kind of weight decay
-                optimizer = made(groups, lr=config.lr, **options)
+                optimizer = make(groups, lr=config.lr, **options)
     except (TypeError, ValueError, AttributeError) as error:
         raise UsageError(
             f"optimizer: lr {config.lr}, weight_decay {config.weight_decay} and options {config.options} do not suit "
@@ -64,16 +64,16 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
 def evaluating(optimizer: Any) -> Iterator[None]:
     """Switch to the optimizer's weights for evaluation, and afterwards back to those for training."""
     averages = hasattr(optimizer, "eval") and hasattr(optimizer, "train")
-    held: list[tuple[torch.Tensor, torch.Tensor]] = []
+    before: list[tuple[torch.Tensor, torch.Tensor]] = []
     if averages:
-        held = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]
+        before = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]
         optimizer.eval()
     try:
         yield
     finally:
         if averages:
             optimizer.train()
-        for p, weights in held:  # Schedule-Free computes them anew, with a rounding error
+        for p, weights in before:  # Schedule-Free computes them anew, with a rounding error
             p.detach().copy_(weights)
 
 

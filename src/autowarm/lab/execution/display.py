@@ -85,9 +85,9 @@ class Display:
     def fail(self, label: str, message: str) -> None:
         """Show that a run has failed. A message that several runs share is printed once."""
         self._close(label)
-        told = "likewise" if message in self.reasons else message
+        reason = "likewise" if message in self.reasons else message
         self.reasons.add(message)
-        self.line(f"[{self.done}/{self.total}] {label}  failed: {told}")
+        self.line(f"[{self.done}/{self.total}] {label}  failed: {reason}")
 
     def eta(self) -> str:
         """Estimated time until all runs are done, from the steps made so far."""

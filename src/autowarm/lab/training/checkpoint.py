@@ -82,9 +82,9 @@ class Checkpoints:
         if guard is not None:
             with guard.at_copy(optimizer) as copied:
                 if copied is not None:
-                    more, theirs = collect(model, optimizer)
-                    tensors |= {f"{_COPY}{key}": value.clone() for key, value in more.items()}
-                    others["copy"] = copy.deepcopy((*copied, theirs))
+                    copied_tensors, copied_rest = collect(model, optimizer)
+                    tensors |= {f"{_COPY}{key}": value.clone() for key, value in copied_tensors.items()}
+                    others["copy"] = copy.deepcopy((*copied, copied_rest))
         buffer = io.BytesIO()
         torch.save({**rest, **others}, buffer)
         scratch = self.ranks.first(lambda: self._begin(step))
@@ -149,8 +149,8 @@ class Checkpoints:
         rest: dict[str, Any] = torch.load(path / _REST, weights_only=True)
         reader = dcp.HuggingFaceStorageReader(str(path))
         if "copy" in rest:
-            update, average, theirs = rest["copy"]
-            self._fill(model, optimizer, reader, theirs, _COPY)
+            update, average, copied_rest = rest["copy"]
+            self._fill(model, optimizer, reader, copied_rest, _COPY)
             rest["copy"] = update, Snapshot(optimizer, model), average
         self._fill(model, optimizer, reader, rest)
         warn_of_changed(rest["attributes"], attributes(model, optimizer), "not as when the run stopped, because a "
@@ -211,8 +211,8 @@ class Checkpoints:
 
 def own_checkpoints(folder: Path, hidden: bool = False) -> list[Path]:
     """Return the checkpoints in a run's folder that are ours, oldest first; or those that are not complete."""
-    found = {path: step for path in folder.glob(f"{'.' * hidden}checkpoint-*") if (step := step_of(path)) is not None}
-    return sorted(found, key=found.__getitem__)
+    steps = {path: step for path in folder.glob(f"{'.' * hidden}checkpoint-*") if (step := step_of(path)) is not None}
+    return sorted(steps, key=steps.__getitem__)
 
 
 def step_of(path: Path) -> int | None:
@@ -231,17 +231,17 @@ def intact(path: Path) -> dict[str, Any] | None:
         raise LabError(f"{path} has schema {manifest['schema']!r}, this version reads {SCHEMA}: delete it, or use the "
                        "version that wrote it")  # fmt: skip
     try:  # a note in the folder does no harm, but further tensors would be read
-        there = {file.name: sha256(file) for file in path.iterdir()
-                 if file.name in manifest["files"] or file.suffix == ".safetensors"}  # fmt: skip
+        checksums = {file.name: sha256(file) for file in path.iterdir()
+                     if file.name in manifest["files"] or file.suffix == ".safetensors"}  # fmt: skip
     except (OSError, TypeError):
         return None
-    return manifest if there == manifest["files"] and _REST in there else None
+    return manifest if checksums == manifest["files"] and _REST in checksums else None
 
 
 def resume_or_claim(folder: Path, run: str, who: dict[str, Any]) -> dict[str, Any] | None:
     """Return this run's result if it is finished; otherwise claim the folder for this run and return None."""
-    if (held := read_identity(folder)) is not None:
-        if not (changed := differences(held, who)):
+    if (identity := read_identity(folder)) is not None:
+        if not (changed := differences(identity, who)):
             return read_result(folder, run) if (folder / "result.json").exists() else None
         # A config alone is no run: it is written before a wrong model fails.
         if (folder / "result.json").exists() or own_checkpoints(folder) or read_metrics(folder):
@@ -264,10 +264,10 @@ def origin(path: Path, config: RunConfig) -> str:
     if manifest.get("log") != log_checksum(path.parent, manifest["step"]):
         raise LabError(f"--resume-from {path} does not match metrics.jsonl beside it, which has changed since: restore "
                        "that file, or give an earlier checkpoint")  # fmt: skip
-    if (held := read_identity(path.parent)) is None:
+    if (identity := read_identity(path.parent)) is None:
         raise LabError(f"--resume-from {path} lies in no folder of a run: its config.yaml is needed there")
-    changed = differences(held["config"], json.loads(json.dumps(dataclasses.asdict(config))))
-    higher = config.optimizer.lr > held["config"]["optimizer"]["lr"]
+    changed = differences(identity["config"], json.loads(json.dumps(dataclasses.asdict(config))))
+    higher = config.optimizer.lr > identity["config"]["optimizer"]["lr"]
     if others := [one for one in changed if higher or not one.startswith(_MAY_DIFFER)]:
         raise LabError(
             f"--resume-from {path}: a run that goes on from there may have a lower optimizer.lr, and other values of "
@@ -300,12 +300,12 @@ def whole_weights(model: nn.Module, ranks: Ranks) -> dict[str, Tensor] | None:
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """The tensors as safetensors needs them: contiguous, and without shared memory."""
-    found, places = {}, set()
+    separate, places = {}, set()
     for key, value in tensors.items():
         place = (value.to_local() if isinstance(value, DTensor) else value).data_ptr()
-        found[key] = value.clone(memory_format=torch.contiguous_format) if place in places else value.contiguous()
+        separate[key] = value.clone(memory_format=torch.contiguous_format) if place in places else value.contiguous()
         places.add(place)
-    return found
+    return separate
 
 
 def _place_for(about: Any, param: Tensor, device: str) -> Tensor:

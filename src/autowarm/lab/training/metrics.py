@@ -25,12 +25,12 @@ def read_identity(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        held = yaml.safe_load(path.read_text(encoding="utf-8"))
+        identity = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError):
-        held = None
-    if not isinstance(held, dict) or not isinstance(held.get("config"), dict):
+        identity = None
+    if not isinstance(identity, dict) or not isinstance(identity.get("config"), dict):
         raise LabError(f"{path} is damaged, so its run cannot be identified: choose another folder or delete it")
-    return held
+    return identity
 
 
 @dataclass
@@ -87,11 +87,11 @@ class MetricsLog:
         self.path = folder / "metrics.jsonl"
         self.quiet = quiet
         self._counted, self._seconds, config = task.counted, math.nan, task.config
-        kept = [row for row in read_metrics(folder) if row["step"] <= step]
+        earlier = [row for row in read_metrics(folder) if row["step"] <= step]
         # What the schedule's state was, so that a resumed run records the same changes as one that was not stopped.
-        self._said = {name: x for row in kept for name, x in row.items() if name.startswith("autowarm/")}
-        self.losses = [row["loss"] if row["loss"] is not None else math.nan for row in kept]
-        self._curvature = [(row["loss"], row["curvature"]) for row in kept
+        self._schedule_state = {name: x for row in earlier for name, x in row.items() if name.startswith("autowarm/")}
+        self.losses = [row["loss"] if row["loss"] is not None else math.nan for row in earlier]
+        self._curvature = [(row["loss"], row["curvature"]) for row in earlier
                            if row["loss"] is not None and row.get("curvature") is not None]  # fmt: skip
         self.pending: list[dict[str, Any]] = []
         self.board: Any = None
@@ -99,7 +99,7 @@ class MetricsLog:
         if quiet:
             return
         # Steps after the checkpoint are made again, so delete their lines.
-        write_log(folder, kept)
+        write_log(folder, earlier)
         if config.engine.keep_weights:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -152,8 +152,8 @@ class MetricsLog:
                 row["curvature_above"] = above
             row |= {f"val_{name}": finite(value) for name, value in scores.items()}
             row["eval_seconds"] = round(progress.eval_seconds, 4)
-        row |= {name: value for name, value in (schedule or {}).items() if self._said.get(name) != value}
-        self._said |= schedule or {}
+        row |= {name: value for name, value in (schedule or {}).items() if self._schedule_state.get(name) != value}
+        self._schedule_state |= schedule or {}
         self.pending.append(row)
         if len(self.pending) >= self._EVERY:
             self.flush()

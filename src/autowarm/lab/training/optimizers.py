@@ -35,7 +35,7 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
     """
     entry = OPTIMIZERS[config.name]
     with needs(f"the optimizer {config.name}", "peers"):
-        made = resolve_name(entry.place)
+        make = resolve_name(entry.place)
     options: dict[str, Any] = {**entry.defaults, **config.options}
     seeded = options.pop("momentum_init", "zeros") if config.name in ("signsgd", "normsgd") else "zeros"
     eps_hat = options.pop("adamw_eps_hat", False) if config.name == "muon" else False
@@ -44,12 +44,12 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
             f"optimizer.options: momentum_init is zeros or weights, adamw_eps_hat true or false, got {config.options}"
         )
     try:
-        if hasattr(made, "from_model"):
+        if hasattr(make, "from_model"):
             if "dtype" in options:
                 options["dtype"] = getattr(torch, str(options["dtype"]))
-            if process_group is not None and "process_group" in inspect.signature(made).parameters:
+            if process_group is not None and "process_group" in inspect.signature(make).parameters:
                 options["process_group"] = process_group
-            optimizer: Optimizer = made.from_model(model, lr=config.lr, weight_decay=config.weight_decay, **options)
+            optimizer: Optimizer = make.from_model(model, lr=config.lr, weight_decay=config.weight_decay, **options)
         else:
             parts = partition(model, heads=[])  # a peer decays the same weights as our own optimizers
             decayed = parts.matrices + parts.stacks + parts.depthwise, config.weight_decay
@@ -60,7 +60,7 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
                 for group in parts.by_decay(named)
             ]
             with contextlib.redirect_stdout(io.StringIO()):  # D-Adaptation announces its kind of weight decay
-                optimizer = made(groups, lr=config.lr, **options)
+                optimizer = make(groups, lr=config.lr, **options)
     except (TypeError, ValueError, AttributeError) as error:
         raise UsageError(
             f"optimizer: lr {config.lr}, weight_decay {config.weight_decay} and options {config.options} do not suit "
@@ -79,16 +79,16 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
 def evaluating(optimizer: Any) -> Iterator[None]:
     """Switch to the optimizer's weights for evaluation, and afterwards back to those for training."""
     averages = hasattr(optimizer, "eval") and hasattr(optimizer, "train")
-    held: list[tuple[torch.Tensor, torch.Tensor]] = []
+    before: list[tuple[torch.Tensor, torch.Tensor]] = []
     if averages:
-        held = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]
+        before = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]
         optimizer.eval()
     try:
         yield
     finally:
         if averages:
             optimizer.train()
-        for p, weights in held:  # Schedule-Free computes them anew, with a rounding error
+        for p, weights in before:  # Schedule-Free computes them anew, with a rounding error
             p.detach().copy_(weights)
 
 

@@ -83,9 +83,9 @@ class Ranks:
         """Return the largest of the ranks' values."""
         if self.world == 1:
             return value
-        found = torch.tensor([value], device=collective_device(None))
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return int(found)
+        largest = torch.tensor([value], device=collective_device(None))
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return int(largest)
 
     def first(self, work: Callable[[], _T], shared: bool = True) -> _T | None:
         """Do the work on rank 0 and return its result; on other ranks return the result if `shared`, otherwise None.
@@ -95,17 +95,17 @@ class Ranks:
         if self.world == 1:
             return work()
         result: _T | None = None
-        said: list[Any] = [None, None]
+        message_and_result: list[Any] = [None, None]
         if self.rank == 0:
             try:
                 result = work()
-                said[1] = result if shared else None
+                message_and_result[1] = result if shared else None
             except LabError as error:
-                said[0] = str(error)
-        dist.broadcast_object_list(said)
-        if said[0] is not None:
-            raise LabError(said[0])
-        return result if self.rank == 0 else said[1]
+                message_and_result[0] = str(error)
+        dist.broadcast_object_list(message_and_result)
+        if message_and_result[0] is not None:
+            raise LabError(message_and_result[0])
+        return result if self.rank == 0 else message_and_result[1]
 
     def share_buffers(self, model: nn.Module) -> None:
         """Give every rank the first one's buffers, such as BatchNorm's averages, which each keeps of its own rows."""

@@ -124,11 +124,11 @@ def adaptive(
     optimizer: Optimizer, config: ScheduleConfig, steps: int, make: Any = AdaptiveWarmup, **more: Any
 ) -> AdaptiveWarmup:
     """Ours."""
-    found: AdaptiveWarmup = make(
+    scheduler: AdaptiveWarmup = make(
         optimizer, total_steps=steps, target_loss=config.target_loss, peak_gap=config.peak_gap, warmup=config.warmup,
         decay=config.decay, **config.options, **({} if config.div is None else {"div": config.div}), **more,
     )  # fmt: skip
-    return found
+    return scheduler
 
 
 def paper(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> AdaptiveWarmup:

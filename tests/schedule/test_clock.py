@@ -143,7 +143,7 @@ def test_a_step_that_calls_its_parents_is_one_update(raises: bool) -> None:
     p = torch.nn.Parameter(torch.ones(2))
     torch.optim.SGD([p])
     opt = Noted([p], lr=0.1)
-    scheduler = AdaptiveWarmup(opt, 20, calibration="frobenius")
+    scheduler = AdaptiveWarmup(opt, 20)
     for t in range(10):
         p.grad = torch.ones(2)
         if raises and t == 4:

@@ -72,10 +72,3 @@ def data(corpus_folder: Path) -> DataConfig:
 def jobs_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs are done in this process: what starts workers is tested in `execution/test_pool.py`."""
     monkeypatch.setattr("autowarm.lab.execution.engine.run_jobs", run_here)
-
-
-@pytest.fixture(autouse=True)
-def rehearsals_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's task is tried out in this process, which saves seconds, except in long tests."""
-    if request.node.get_closest_marker("long") is None:
-        monkeypatch.setattr("autowarm.lab.tasks.own.in_new_process", lambda call, *given: call(*given))

@@ -100,7 +100,7 @@ def make(config: Plan, points: Sequence[Point], display: Display, own: Source | 
             new = plan(points, Path(config.store or out / "runs"), own)
             planned += new
             if unlike := write_manifest(out, config.about, planned):
-                display.line(f"the task is new: {', '.join(unlike)} had other values at the last start")
+                display.line(f"the task is new: {', '.join(unlike)} changed since the last start")
             failed |= execute(new, display, config)
             results = gather(out, dataclasses.asdict(config), planned, failed)
             grows = isinstance(config, CompareConfig) and config.warmups is None

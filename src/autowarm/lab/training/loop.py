@@ -98,8 +98,8 @@ def train(
         Interrupted: `on_step` or a signal asked to stop.
     """
     with joined(config.engine) as ranks, ExitStack() as held:
-        if own is not None:  # the backward pass and the optimizers also run the user's code
-            held.enter_context(blamed(own.file, "in training", passing=(Interrupted,)))
+        if own is not None:
+            held.enter_context(blamed(own.file, passing=(Interrupted,)))
         if ranks.world > 1:
             ranks.agree(identity(config, ""))
         if config.task is not None and ranks.world > 1:

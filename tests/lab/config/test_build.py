@@ -1,5 +1,6 @@
 import contextlib
 import io
+import itertools
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,15 @@ HOSTILE = {
     "deep mappings": "rates: " + "{a: " * 600 + "1" + "}" * 600,
     "refers to itself": "rates: &r {muon: *r}",
     "refers to itself in a list": "warmups: &w [0, *w]",
+    "aliases of aliases": "base:\n  - &a [1, 1]\n" + "".join(
+        f"  - &{after} [*{before}, *{before}]\n" for before, after in itertools.pairwise("abcdefghijklmnopqrstuvwxyz")),
+    "aliases that merge": "base: {a0: &a0 {k: 1}, " + ", ".join(
+        f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 40)) + "}",
+    "aliases in the value of a known key": "seeds: [&a [1, 1], &b [*a, *a], " + ", ".join(
+        f"&c{n} [*c{n - 1}, *c{n - 1}]" if n else "&c0 [*b, *b]" for n in range(40)) + "]",
+    "a key twice": "seeds: [0]\nseeds: [1]",
+    "a key twice within": "run: {steps: 3, clip: 1.0, steps: 4}",
+    "a key twice in a list": "grid: [{seed: 1, 'seed': 2}]",
     "seed of 2⁶⁴": f"seeds: [{2**64}]",
     "a date": "run: {steps: 2026-11-21}",
     "a key that is no text": "? [1, 2]\n: 3",

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 import autowarm
-
 from autowarm.lab.config import LabError, UsageError
 from autowarm.lab.tasks.blame import blamed
 from autowarm.lab.tasks.own import load, pack

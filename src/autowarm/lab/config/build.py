@@ -7,6 +7,7 @@ what is wrong, suggests keys that are meant, and prints the help.
 import argparse
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,7 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
           list[int | float]: "a list of numbers", list[dict[str, Any]]: "a list of mappings",
           dict[str, Any]: "keys and values"}  # fmt: skip
 _LONGEST = 100  # letters of a wrong value in a message
+_MOST = 100_000  # values of a config file
 
 
 class Parser(argparse.ArgumentParser):
@@ -318,11 +320,32 @@ def read_yaml(name: str, command: str = "*", extending: tuple[str, ...] = ()) ->
 
 
 def load_yaml(text: str) -> Any:
-    """Read plain values from YAML; dates stay text."""
+    """Read plain values from YAML; dates stay text. A key may stand only once in a mapping."""
+    loader = _Loader(text)
     try:
-        return _Loader(text).get_single_data()
+        if (node := loader.get_single_node()) is None:
+            return None
+        if (count := _values(node, {})) > _MOST:
+            raise yaml.YAMLError(f"it holds {count:,} values, with aliases expanded, and {_MOST:,} at most are read")
+        return loader.construct_document(node)
     except (RecursionError, OverflowError) as error:
         raise yaml.YAMLError(f"it cannot be read ({type(error).__name__})") from None
+
+
+def _values(node: yaml.Node, counted: dict[int, int]) -> int:
+    """Count the values below a node, each as often as aliases name it, and without end if one holds itself."""
+    if id(node) not in counted:
+        counted[id(node)] = _MOST + 1  # what a reference back to it finds
+        inner = node.value if isinstance(node.value, list) else []
+        if isinstance(node, yaml.MappingNode):
+            inner = [part for pair in inner for part in pair]
+            for name, times in Counter(key.value for key in inner[::2] if isinstance(key, yaml.ScalarNode)).items():
+                if times > 1:
+                    raise yaml.YAMLError(
+                        f"the key {name!r} stands twice in the mapping of line {node.start_mark.line + 1}"
+                    )
+        counted[id(node)] = 1 + sum(_values(part, counted) for part in inner)
+    return counted[id(node)]
 
 
 class _Loader(yaml.SafeLoader):

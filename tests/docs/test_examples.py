@@ -12,7 +12,7 @@ from autowarm.lab.execution import pool
 from tests.programs import Launcher
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SAYS = {"smoothness": "K2"}
+SAYS = {"smoothness": "K2", "calibrate": "46,848     0.146   7.68   2.47"}
 SHORTER = {"smoothness": ["300"], "own_task_nanogpt": ["10"], "own_task_finetune": ["10"]}  # updates
 ON_RANKS = EXAMPLES / "fsdp2.py"
 COMPARISONS = sorted(EXAMPLES.glob("own_task_*.py"))  # on worker processes

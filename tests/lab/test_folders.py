@@ -22,8 +22,8 @@ from .helpers import ALONE, MODEL, refused, stored, trained
 RUN = {**{f"model.{key}": value for key, value in MODEL.items()}, "steps": 12, "batch_size": 4, "eval_batches": 1,
        "checkpoint_every": 4}  # fmt: skip
 OURS = ["config.yaml", "config.json", "result.json", "metrics.jsonl", "model.safetensors", "results.json",
-        "report.html", "manifest.json", "sweep.png", "curves.svg", "calibration.json", "smoothness.md", "error.txt",
-        "find-rate.json", "train_000001.bin", ".lock", "eta-behaviour.png"]  # fmt: skip
+        "report.html", "manifest.json", "sweep.png", "curves.svg", "smoothness.md", "error.txt",
+        "train_000001.bin", ".lock", "eta-behaviour.png"]  # fmt: skip
 ANYTHING = ["notes.txt", "model-00001-of-00002.safetensors", "größe.txt", ".hidden", "checkpoint-note", "run.log", "-",
             "a b"]  # fmt: skip
 FOLDERS = ["checkpoint-500", "checkpoint-best", "checkpoint-00000008", "checkpoint-00000012", ".checkpoint-00000012",
@@ -47,13 +47,11 @@ def words(command: str, folder: Path, corpus: Path, tokenizer: str) -> list[str]
             **{key: str(x) if x is corpus else x for key, x in run.items()}, "schedule.warmup_steps": 6}), *out],
         "data": ["data", "folder", str(corpus), "--tokenizer", tokenizer, "--shard_tokens", "3000", "--val_tokens",
                  "1000", "--workers", "1", *out],
-        "calibrate": ["calibrate", "--shapes", "8x8", "--first_loss", "4", *out],
-        "find-rate": ["find-rate", *within, "--steps", "20", *out],
         "report": ["report", str(folder)],
     }[command]  # fmt: skip
 
 
-COMMANDS = ["train", "compare", "sweep", "figure", "smoothness", "data", "calibrate", "find-rate", "report"]
+COMMANDS = ["train", "compare", "sweep", "figure", "smoothness", "data", "report"]
 
 
 def test_a_folder_is_ours_once_it_is_new_empty_or_marked(tmp_path: Path) -> None:
@@ -79,7 +77,7 @@ def test_a_folder_is_ours_once_it_is_new_empty_or_marked(tmp_path: Path) -> None
 def test_what_is_no_folder_is_named(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     out.touch() if kind == "a file" else out.symlink_to("nowhere")
-    said = refused(["calibrate", "--shapes", "8x8", "--first_loss", "4", "--out", str(out)], capsys, 1)
+    said = refused(["figure", "eta-behaviour", "--figures", str(out)], capsys, 1)
     assert f"{out} is {kind}, and a folder is needed: choose another, such as {out}-2" in said
 
 

@@ -66,7 +66,6 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     **{name: Optimizer(name, f"torch.optim:{name}", kept=1) for name in ("Adagrad", "RMSprop", "ASGD")},
 }  # fmt: skip
 OURS = [name for name, one in OPTIMIZERS.items() if one.place.startswith("autowarm:")]
-WITH_NORM = [name for name, one in OPTIMIZERS.items() if one.norm]
 
 _HERE = "autowarm.lab.training.schedules"
 SCHEDULES: Mapping[str, Schedule] = {
@@ -127,7 +126,6 @@ def _words() -> dict[str, str]:
     return {
         "ours": ", ".join(OURS),
         "peers": either(name for name in OPTIMIZERS if name not in OURS),
-        "with_norm": either(WITH_NORM),
         "rate_free": either(one.title for one in OPTIMIZERS.values() if one.rate_free),
         "kinds": either(SCHEDULES),
         "schedules": "; ".join(f'"{name}" {one.about}' for name, one in SCHEDULES.items()),

@@ -82,7 +82,6 @@ def test_train_takes_a_task_of_ones_own_and_says_at_once_what_it_does(
         (["train", "--optimizer", "plian"], 2),
         (["train", "--schedule", "constant", "--schedule.peak_gap", "1"], 2),
         (["compare", "--run.batch_size", "7"], 2),
-        (["find-rate", "--optimizer", "plian"], 2),
     ],
 )
 def test_a_task_prepares_itself_when_its_run_begins(words: list[str], status: int, here: Path) -> None:

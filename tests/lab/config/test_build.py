@@ -7,7 +7,6 @@ import pytest
 
 from autowarm.lab.commands import main
 from autowarm.lab.config import (
-    CalibrateConfig,
     CompareConfig,
     FigureConfig,
     RunConfig,
@@ -18,8 +17,7 @@ from autowarm.lab.config.build import build, merged, parse, presets, read_yaml, 
 
 from ..helpers import refused
 
-CONFIGS = {"train": RunConfig, "compare": CompareConfig, "sweep": SweepConfig, "smoothness": SweepConfig,
-           "calibrate": CalibrateConfig}  # fmt: skip
+CONFIGS = {"train": RunConfig, "compare": CompareConfig, "sweep": SweepConfig, "smoothness": SweepConfig}  # fmt: skip
 OWN = f"{Path(__file__).parents[3] / 'examples' / 'own_task_nanogpt.py'}:NanoGPT"
 
 
@@ -159,7 +157,6 @@ def test_help_offers_the_commands_own_presets_and_tasks(command: str, words: str
         (["compare", "--config", "smoke"], ["{'muon': [0.01], 'normsgd': [0.1]}", "20"]),
         (["smoothness"], ["runs/smoothness"]),
         (["compare", "--task", OWN], ["{'muon': [0.01], 'adamw': [0.003]}", "150", "0.0"]),
-        (["find-rate", "--task", OWN], ["150", "0.0"]),
         (["train", "--task", OWN], ["muon", "0.01", "150", "0.0"]),
     ],
 )

@@ -20,10 +20,7 @@ from ..processes import Interrupted
 COMMANDS = {
     "compare": "compare adaptive with hand-set warm-ups, on the lab's task or your own (--task FILE.py:NAME)",
     "train": "train one run, in its own folder, on the lab's task or your own",
-    "calibrate": "show the schedule before any training: κ, Δ', the loss at which the warm-up ends, plots",
-    "plan": "--steps T --lr LR: show the rates of a run before you make it",
     "replay": "FILE…: show where the warm-up of your past runs would have ended, from their logs",
-    "find-rate": "suggest a peak rate by a range test, on the lab's task or your own",
     "sweep": "make the runs of a grid, each once, on this machine or a Ray cluster, and report them",
     "smoothness": "measure curvature over the gap along a run of each optimizer, with fits and figures",
     "figure": "NAME: make a figure or table of the paper, or all; figure --list names them with their costs",

@@ -20,13 +20,12 @@ import dataclasses
 import itertools
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..errors import LabError, as_usage_error, differences, nearest, require
-from ..registry import FOLLOWED, OPTIMIZERS, SCHEDULES, WITH_NORM, check, described
+from ..registry import FOLLOWED, OPTIMIZERS, SCHEDULES, check, described
 from .build import build, leaves
 from .runs import RunConfig
 
@@ -244,33 +243,6 @@ def _updates(warmup: float, steps: int) -> int:
     return max(int(warmup > 0), round(warmup * steps)) if is_share else round(warmup)
 
 
-@described
-@dataclass(frozen=True)
-class FindRateConfig:
-    """A range test: a few updates of a run, at rising rates.
-
-    Args:
-        run: the run that needs a peak rate; its schedule is not used.
-        optimizer: $ours, a peer ($peers), or an optimizer of the task, which by default takes its own first one.
-        lowest: the first rate.
-        highest: the last rate; the search stops earlier if the loss breaks.
-        steps: the most updates to make.
-        out: folder of the numbers and the plot.
-    """
-
-    run: RunConfig = field(default_factory=RunConfig)
-    optimizer: str = "muon"
-    lowest: float = 1e-6
-    highest: float = 100.0
-    steps: int = 100
-    out: str = "runs/find-rate"
-
-    def __post_init__(self) -> None:
-        require(0 < self.lowest < self.highest < math.inf,
-                f"rates rise from lowest > 0 to highest, got {self.lowest:g} and {self.highest:g}")  # fmt: skip
-        require(self.steps >= 20, f"steps must be at least 20, got {self.steps}")
-
-
 @dataclass(frozen=True)
 class FigureConfig(Where):
     """Figures and tables of the paper, by name.
@@ -295,63 +267,3 @@ class FigureConfig(Where):
     def __post_init__(self) -> None:
         require(self.name != "", "figure needs a name, or all; autowarm figure --list names them")
         super().__post_init__()
-
-
-@described
-@dataclass(frozen=True)
-class CalibrateConfig:
-    """Inputs of the calibration: the matrices' shapes, the optimizer's norm, two losses and the peak rate.
-
-    Args:
-        shapes: the trained matrices: "50304x768, 12*2304x768" means one matrix of the first shape and twelve of the
-            second.
-        optimizer: $with_norm.
-        geometry: the name of the norm, for any other optimizer.
-        kappa: κ, instead of the shapes; `autowarm train --dry-run` prints that of a run.
-        lr: the peak rate.
-        div: the first update's rate is lr/div; 10 is the default of `AdaptiveWarmup`, 100 the paper's.
-        first_loss: f(x0); ln(number of outputs) is the loss of a uniform prediction.
-        target_loss: f*; null guesses 0.3·f(x0).
-        sigma_f2: σ_F².
-        target: the hand-set schedule that η(Δ) is fitted to, warm-up and decay: linear or cosine, then cosine, linear,
-            wsd or wso.
-        peak_gap: Δ', instead of the calibrated one, to compare your own profile with the objective.
-        out: folder for the plots and calibration.json.
-    """
-
-    shapes: str = ""
-    optimizer: str = "muon"
-    geometry: Literal["spectral", "sign", "frobenius", "rows", "columns"] | None = None
-    kappa: float | None = None
-    lr: float = 1e-3
-    div: float = 10.0
-    first_loss: float | None = None
-    target_loss: float | None = None
-    sigma_f2: float = 1e3
-    target: str = "linear-cosine"
-    peak_gap: float | None = None
-    out: str = "runs/calibrate"
-
-    def __post_init__(self) -> None:
-        check("optimizer", self.optimizer, WITH_NORM)
-        given = [name for name in ("shapes", "kappa") if getattr(self, name) not in ("", None)]
-        require(len(given) == 1, f"give one of shapes and kappa, got {' and '.join(given) or 'none'}")
-        require(self.first_loss is not None, "give --first_loss, f(x0): ln(number of outputs) for an untrained model")
-        if self.shapes:
-            read_shapes(self.shapes)  # report a mistake before importing anything slow
-
-
-def read_shapes(text: str) -> list[tuple[int, ...]]:
-    """Parse shapes such as "50304x768, 12*2304x768".
-
-    Example:
-        >>> read_shapes("10x4, 2*4x4")
-        [(10, 4), (4, 4), (4, 4)]
-    """
-    shapes: list[tuple[int, ...]] = []
-    for item in text.split(","):
-        found = re.fullmatch(r"(?:(\d+)\*)?(\d+(?:x\d+)+)", item.strip())
-        if found is None or not all(size := [int(side) for side in found[2].split("x")]):
-            raise LabError(f'write a shape as 768x3072, or as 12*768x768 for twelve; got "{item.strip()}"')
-        shapes += [tuple(size)] * int(found[1] or 1)
-    return shapes

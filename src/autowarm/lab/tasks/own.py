@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import cloudpickle
 
 from autowarm.undisturbed import generators, set_generators
 
-from ..config import CompareConfig, FindRateConfig, LabError, RunConfig, UsageError, nearest
+from ..config import CompareConfig, LabError, RunConfig, UsageError, nearest
 from ..config.build import converted, leaves, merged, nested, plain, read_yaml
 from ..errors import as_usage_error
 from ..files import claim, locked, sha256
@@ -31,8 +31,6 @@ from ..registry import OPTIMIZERS, check
 from . import PREPARING, Task, seed_all
 from .blame import blamed, said
 from .fingerprint import Pickler, files_of, fingerprint, is_users
-
-_Config = TypeVar("_Config", CompareConfig, FindRateConfig)
 
 _METHODS = ("model", "batches", "loss", "validation")
 _APART = frozenset({"defaults", "folder"})  # attributes on which no run's numbers depend
@@ -153,15 +151,15 @@ def defaults(task: Any) -> dict[str, Any]:
 
 
 def bring(
-    task: Any, config: _Config, folder: Path, optimizers: Iterable[str], key: str = "rates"
-) -> tuple[_Config, PackedTask]:
+    task: Any, config: CompareConfig, folder: Path, optimizers: Iterable[str]
+) -> tuple[CompareConfig, PackedTask]:
     """Put the task into a config's `run`, and pack it for other processes; it prepares itself in the folder.
 
     Raises:
-        LabError: the task is broken, an optimizer under this key is unknown, or the run sets what the task brings.
+        LabError: the task is broken, an optimizer is unknown, or the run sets what the task brings.
     """
-    own, options = pack(task), getattr(config, "options", {})
-    own.check_optimizers({name: config.run.optimizer.options | options.get(name, {}) for name in optimizers}, key)
+    own, options = pack(task), config.options
+    own.check_optimizers({name: config.run.optimizer.options | options.get(name, {}) for name in optimizers}, "rates")
     own.check_optimizers({name: {} for name in options}, "options")
     with as_usage_error("run: "):  # before the task is prepared, which may take long
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key))

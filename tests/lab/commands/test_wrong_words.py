@@ -38,7 +38,6 @@ WRONG: list[tuple[list[str] | str, str]] = [  # words, or a line of them
     (["compare", "--seed", "5"], "did you mean 'seeds'?"),
     (["compare", "--seeds"], "--seeds needs a value: a list of whole numbers"),
     (["compare", "--rates", "3"], "rates: expected keys, each with a list of numbers, got '3'"),
-    (["data"], "data needs a kind: fineweb, folder or check; autowarm data --help says"),
     (["data", "foldr"], "unknown kind of data 'foldr'; did you mean 'folder'?"),
     (["train", "--preset", "tiny"], "unknown option --preset, given 'tiny'; --config takes a preset, and --help lists"),
     (["train", "--optimizer"], "--optimizer.name needs a value: text"),

@@ -169,15 +169,6 @@ def test_help_shows_the_defaults_that_apply(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_says_which_words_a_command_takes() -> None:
-    for words, usage, out in (("folder", "folder PATH", "data/folder"), ("folder texts", "folder PATH", "data/folder"),
-                              ("fineweb", "fineweb", "data/fineweb")):  # fmt: skip
-        text = shown("data", *words.split(), "--help")
-        assert text.startswith(f"usage: autowarm data {usage} [")
-        assert f"folder for the shards (text, default: {out})" in text
-    assert main(["data", "check", "--help"]) == 0
-
-
 HOSTILE = {
     "deep brackets": "steps: " + "[" * 600,
     "deep lists": "steps: " + "[" * 600 + "]" * 600,

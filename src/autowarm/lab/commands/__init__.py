@@ -25,7 +25,6 @@ COMMANDS = {
     "smoothness": "measure curvature over the gap along a run of each optimizer, with fits and figures",
     "figure": "NAME: make a figure or table of the paper, or all; figure --list names them with their costs",
     "report": "FOLDER: make the table, the figures and the report of a comparison or a sweep again",
-    "data": "KIND: make or check token shards: data fineweb, data folder PATH, data check FOLDER",
 }
 USAGE = """\
 usage: autowarm COMMAND [options]
@@ -57,8 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(__version__)
         return 0
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    if argv[0] != "data":
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
         if odd := [word for word in (*argv, os.getcwd()) if re.search("[\udc80-\udcff]", word)]:  # bytes, unread
             encoding = sys.getfilesystemencoding()

@@ -68,8 +68,8 @@ class DataConfig:
 
     Args:
         corpus: "python", a text file, or a folder of texts or token shards. "python" is the interpreter's own
-            documentation and standard library, so nothing is downloaded. Token shards come from `autowarm data`, or
-            have the format of kjj0/fineweb10B-gpt2. For text and .parquet files the lab trains a tokenizer.
+            documentation and standard library, so nothing is downloaded. Token shards have the format of
+            kjj0/fineweb10B-gpt2. For text files (.txt, .md, .rst, .py) the lab trains a tokenizer.
         max_bytes: read at most this much text, file by file, in an order that mixes topics; shards are used whole.
         sampling: "random" draws sequences that begin anywhere in the text, with replacement; "epochs" takes every
             sequence once before any again, in a new order each time, and leaves out at most seq_len tokens at the end.

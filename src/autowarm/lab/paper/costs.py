@@ -207,7 +207,7 @@ def _tokens(config: RunConfig) -> tuple[str, int | None]:
     read, corpus = config.steps * size * length, Path(config.data.corpus)
     judged = None
     if config.data.corpus != "python" and not corpus.is_dir():
-        found = f"{corpus} is not there: autowarm data fineweb --out {corpus} makes it of FineWeb"
+        found = f"{corpus} is not there: examples/make_shards.py --out {corpus} makes it of FineWeb"
     elif config.data.corpus == "python" or not is_sharded(corpus):
         found = f"{config.data.corpus}, which is tokenised when the run starts"
     else:

@@ -35,7 +35,7 @@ def test_every_preset_is_valid(command: str, name: str) -> None:
 
 
 def test_presets_are_those_of_their_command() -> None:
-    assert set(presets("train")) == {"llama-124m", "llama-210m"}
+    assert set(presets("train")) == {"as-the-authors", "llama-124m", "llama-210m"}
     assert {"demo", "smoke"} <= set(presets("compare"))
     assert set(presets()) == {name for command in CONFIGS for name in presets(command)}
 
@@ -140,7 +140,7 @@ def test_help_is_two_screens_and_help_all_lists_every_key(command: str, monkeypa
 
 @pytest.mark.parametrize(
     ("command", "words", "others"),
-    [("train", "llama-124m, llama-210m", "demo"), ("compare", "demo, own, smoke", "llama-124m")],
+    [("train", "as-the-authors, llama-124m, llama-210m", "demo"), ("compare", "demo, own, smoke", "llama-124m")],
 )
 def test_help_offers_the_commands_own_presets_and_tasks(command: str, words: str, others: str) -> None:
     text = " ".join(shown(command, "--help").split())

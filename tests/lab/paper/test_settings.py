@@ -13,7 +13,7 @@ import torch
 
 from autowarm import Muon
 from autowarm.lab.config import ModelConfig, RunConfig, ScheduleConfig, SweepConfig
-from autowarm.lab.config.build import SCALES, build, presets, read_yaml
+from autowarm.lab.config.build import SCALES, build, load_yaml, presets, read_yaml
 from autowarm.lab.paper.costs import describe, forecast, memory
 from autowarm.lab.paper.settings import ASSUMPTION, EVERY, MAIN, SWIN, Setting, deviations
 from autowarm.lab.tasks.models import llama
@@ -150,9 +150,12 @@ def test_a_preset_of_paper_scale_has_the_papers_data_fits_80_gb_is_compiled_and_
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["paper/warmup-sweep-124M", "paper/warmup-sweep-210M"])
 def test_a_sweep_as_the_authors_ran_it_is_still_the_papers(name: str) -> None:
+    authors = load_yaml(presets("train")["as-the-authors"].read_text(encoding="utf-8"))
     values, source = read_yaml(name)
     config = build(SweepConfig, values, str(source))
-    points = dataclasses.replace(config, override={"as_the_authors": True}).points()
+    points = dataclasses.replace(
+        config, override={"model": authors["model"], "data": authors["data"], "order": authors["order"]}
+    ).points()
     assert len(points) == len(config.points())
     for point in points:
         assert point.run.model.fused_qkv

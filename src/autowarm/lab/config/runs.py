@@ -218,9 +218,6 @@ class RunConfig:
             last batch that is not full is left out, so compare runs of one `batch_size`.
         checkpoint_every: steps between checkpoints.
         engine: how the run is computed.
-        as_the_authors: repeat what the code of the paper's authors does otherwise than ours: their model's start and
-            norms, q, k and v as one matrix, batches without replacement, optimizer options, hand-set warm-up, search
-            for Δ' and last evaluation; the page on the paper lists all. Options, `order` and a Δ' that you give stay.
     """
 
     task: str | None = None
@@ -237,13 +234,8 @@ class RunConfig:
     whole_validation: bool = False
     checkpoint_every: int = 100
     engine: EngineConfig = field(default_factory=EngineConfig)
-    as_the_authors: bool = False
 
     def __post_init__(self) -> None:
-        if self.as_the_authors:
-            require(self.task is None and not self.model.sees_images, "as_the_authors is of a llama on text")
-            for name, value in _as_the_authors(self).items():
-                object.__setattr__(self, name, value)
         model, schedule, steps = self.model, self.schedule, self.steps
         unset = RunConfig() if self.task else self
         for name in ("model", "data", "batch_size", "eval_batches", "whole_validation"):
@@ -312,28 +304,3 @@ class RunConfig:
         """A short name of the run, for folders and displays."""
         name = re.sub(r"[^\w.=+-]", "_", self.optimizer.name)  # a user's may have any characters
         return f"{name}-lr{self.optimizer.lr:g}-{self.schedule.label}-seed{self.seed}"
-
-
-# The authors' momenta are Nesterov's, and those of normSGD and signSGD start as copies of the weights.
-_AUTHORS_OPTIONS: dict[str, dict[str, Any]] = {
-    "muon": {"nesterov": True, "method": "newton-schulz", "adamw_eps_hat": True},
-    "signsgd": {"nesterov": True, "momentum_init": "weights"},
-    "normsgd": {"nesterov": True, "momentum_init": "weights"},
-}
-_AUTHORS_ORDER = 1337  # seed of their batches
-
-
-def _as_the_authors(run: RunConfig) -> dict[str, Any]:
-    """The parts of a run with what the authors' code does otherwise than ours; `docs/paper.md` lists it all."""
-    schedule, optimizer = run.schedule, run.optimizer
-    if schedule.kind == "linear":
-        schedule = dataclasses.replace(schedule, warmup="cosine")
-    options = {**_AUTHORS_OPTIONS.get(optimizer.name, {}), **optimizer.options}
-    return {
-        "model": dataclasses.replace(run.model, scaled_residual=True, norm_eps=1e-5, fused_qkv=True),
-        "data": dataclasses.replace(run.data, sampling="epochs"),
-        "order": _AUTHORS_ORDER if run.order is None else run.order,
-        "optimizer": dataclasses.replace(optimizer, options=options),
-        "schedule": schedule,
-        "whole_validation": True,
-    }

@@ -57,8 +57,7 @@ def _llama(results: dict[str, Any]) -> list[list[str]]:
 
 def _presets(results: dict[str, Any]) -> list[list[str]]:
     return [
-        [name, f"{of['micro_batch']} × 512", _number(of["forecast_bytes"] / 1e9),
-         _number(of["peak_bytes"] and of["peak_bytes"] / 1e9)]
+        [name, f"{of['micro_batch']} × 512", _number(of["peak_bytes"] and of["peak_bytes"] / 1e9)]
         for name, of in results.items()
     ]  # fmt: skip
 
@@ -83,7 +82,7 @@ SECTIONS: dict[str, tuple[list[str], Rows]] = {
     "tests": (["test", "passed", "failed", "skipped"], _tests),
     "steps": (["step", "ms", "× faster", "of these the host's", "launches", "temporaries, GB"], _steps),
     "llama": (["LLaMA-124M", "tokens a second", "MFU, %", "ms a step", "peak, GB"], _llama),
-    "presets": (["preset", "tokens at once", "arithmetic, GB", "peak, GB"], _presets),
+    "presets": (["preset", "tokens at once", "peak, GB"], _presets),
     "compare": (["run", "updates", "warm-up", "validation loss", "training loss", "ended by"], _compare),
 }
 

@@ -204,12 +204,11 @@ def llama(known: Known, setting: Setting) -> Found:
 
 
 def presets(known: Known, setting: Setting) -> Found:
-    """Peak memory of the presets for text: a few updates of one micro-batch, compiled as they are, and the forecast."""
+    """Peak memory of the presets for text: a few updates of one micro-batch, compiled as they are."""
     import transformers
 
     from autowarm.lab import config as lab
     from autowarm.lab.config.build import build, read_yaml
-    from autowarm.lab.paper.costs import memory
     from autowarm.lab.training.loop import train
 
     text = lab.DataConfig(corpus=str(Path(transformers.__file__).parent), max_bytes=2_000_000)
@@ -222,7 +221,7 @@ def presets(known: Known, setting: Setting) -> Found:
             config, data=text, steps=4, batch_size=config.batch_size // config.engine.accumulate, eval_batches=1,
             checkpoint_every=10**6, schedule=lab.ScheduleConfig(kind="linear", warmup_steps=2), engine=engine,
         )  # fmt: skip
-        found = {"micro_batch": config.batch_size, "forecast_bytes": sum(memory(config).values()), "peak_bytes": None}
+        found = {"micro_batch": config.batch_size, "peak_bytes": None}
         if not setting.dry:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()

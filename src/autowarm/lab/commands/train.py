@@ -28,7 +28,7 @@ def run(argv: list[str]) -> int:
     about = "Train one run. Its folder receives the config, metrics, TensorBoard events and weights."
     also = {"--out": "folder of the run (default: runs/LABEL)",
             "--resume-from": "begin with this checkpoint of another run, which may have had a higher rate",
-            "--dry-run": "say what the run would need and take, and make nothing"}  # fmt: skip
+            "--dry-run": "say what is known of the run, and make nothing"}  # fmt: skip
     place, argv = take_task(argv)
     own, usual = None, {}
     if place is not None:

@@ -27,7 +27,6 @@ class Optimizer:
     norm: str = ""  # the geometry of its steps, if it has one: `autowarm.geometry` names it
     defaults: Mapping[str, Any] = field(default_factory=dict)  # arguments that differ from those of its class
     rate_free: bool = False  # whether it finds its rate itself, so that `lr` is a factor on it
-    kept: int | None = 2  # numbers that it keeps for each weight; None: more than that, which nothing counts
 
 
 @dataclass(frozen=True)
@@ -43,27 +42,17 @@ class Schedule:
 
 
 OPTIMIZERS: Mapping[str, Optimizer] = {
-    "muon": Optimizer("Muon", "autowarm:Muon", "spectral", kept=1),
-    "lion": Optimizer("Lion", "autowarm:Lion", "sign", kept=1),
-    "signsgd": Optimizer("signSGD", "autowarm:SignSGD", "sign", kept=1),
-    "normsgd": Optimizer("normSGD", "autowarm:NormSGD", "frobenius", kept=1),
+    "muon": Optimizer("Muon", "autowarm:Muon", "spectral"),
+    "lion": Optimizer("Lion", "autowarm:Lion", "sign"),
+    "signsgd": Optimizer("signSGD", "autowarm:SignSGD", "sign"),
+    "normsgd": Optimizer("normSGD", "autowarm:NormSGD", "frobenius"),
     "adamw": Optimizer("AdamW", "torch.optim:AdamW", "sign"),  # no theory covers it; sign geometry describes it best
     "radam": Optimizer("RAdam", "torch.optim:RAdam", defaults={"decoupled_weight_decay": True}),
     "schedule-free": Optimizer("Schedule-Free", "schedulefree:AdamWScheduleFree"),
-    "soap": Optimizer("SOAP", "pytorch_optimizer:SOAP", kept=None),
-    "ademamix": Optimizer("AdEMAMix", "pytorch_optimizer:AdEMAMix", defaults={"weight_decouple": True}, kept=3),
-    # Without `optimize_1d` vectors get a rate of their own, which no schedule reaches.
-    "mars": Optimizer("MARS", "pytorch_optimizer:MARS", defaults={"optimize_1d": True}, kept=3),
-    "adopt": Optimizer("ADOPT", "pytorch_optimizer:ADOPT", defaults={"weight_decouple": True}),
-    "prodigy": Optimizer("Prodigy", "prodigyopt:Prodigy", rate_free=True, kept=4),
+    "prodigy": Optimizer("Prodigy", "prodigyopt:Prodigy", rate_free=True),
     "d-adaptation": Optimizer(
-        "D-Adaptation", "dadaptation:DAdaptAdam", defaults={"decouple": True}, rate_free=True, kept=3
+        "D-Adaptation", "dadaptation:DAdaptAdam", defaults={"decouple": True}, rate_free=True
     ),
-    # PyTorch's others by the names of their classes, without those that need more than a gradient or factor
-    # what they keep.
-    **{name: Optimizer(name, f"torch.optim:{name}") for name in ("Adam", "NAdam", "Adamax", "Adadelta", "Rprop")},
-    "SGD": Optimizer("SGD", "torch.optim:SGD", kept=0),
-    **{name: Optimizer(name, f"torch.optim:{name}", kept=1) for name in ("Adagrad", "RMSprop", "ASGD")},
 }  # fmt: skip
 OURS = [name for name, one in OPTIMIZERS.items() if one.place.startswith("autowarm:")]
 

@@ -14,7 +14,7 @@ import torch
 from autowarm import Muon
 from autowarm.lab.config import ModelConfig, RunConfig, ScheduleConfig, SweepConfig
 from autowarm.lab.config.build import SCALES, build, load_yaml, presets, read_yaml
-from autowarm.lab.paper.costs import describe, forecast, memory
+from autowarm.lab.paper.costs import describe
 from autowarm.lab.paper.settings import ASSUMPTION, EVERY, MAIN, SWIN, Setting, deviations
 from autowarm.lab.tasks.models import llama
 from autowarm.lab.training.loop import train
@@ -28,7 +28,6 @@ SWEEPS = [name for name in EXPERIMENTS if name.startswith("paper/")]
 TRAIN = list(presets("train"))
 SMOOTHNESS = [f"{scale}/smoothness" for scale in SCALES]
 # Beyond the paper: the benchmark's models and optimizers.
-BENCHMARK = [name for name in presets("sweep") if name.startswith("benchmark/")]
 # What an ablation varies is no deviation.
 VARIED = {
     "ablation-target-loss": {"schedule.target_loss"},
@@ -127,24 +126,18 @@ def test_the_loss_sets_the_next_updates_rate(run: RunConfig, tmp_path: Path) -> 
     assert [step["lr"] for step in steps] == pytest.approx(rates)
 
 
-@pytest.mark.parametrize("name", [*SWEEPS, *BENCHMARK, *TRAIN, "paper/smoothness"])
-def test_a_preset_of_paper_scale_has_the_papers_data_fits_80_gb_is_compiled_and_dry_runs(
-    name: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", [*SWEEPS, *TRAIN, "paper/smoothness"])
+def test_a_preset_of_paper_scale_has_the_papers_data_is_compiled_and_dry_runs(name: str, tmp_path: Path) -> None:
     for run, *_ in runs_of(name):
         assert run.engine.eval_every > 0
         if run.model.sees_images:
             assert run.data.images == "hfds/ILSVRC/imagenet-1k"
         else:
             assert run.data.corpus == "data/fineweb"
-            assert 1.2 * sum(memory(run).values()) < 80e9  # measured over arithmetic, see `memory`
-            assert forecast(run, 989e12).total > 0
             assert run.engine.compile == (name != "paper/smoothness")  # a probe is to see plain arithmetic
     for run in {(run.model, run.optimizer.name, run.batch_size): run for run, *_ in runs_of(name)}.values():
         text = "\n".join(describe(run, tmp_path))
         assert re.search(r"^parameters   [\d,]{10,}", text, re.MULTILINE)
-        for word in ("memory", "step", "evaluations", "checkpoints", "whole run"):
-            assert f"\n{word}" in text, (run.label, text)
 
 
 @pytest.mark.long

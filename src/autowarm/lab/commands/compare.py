@@ -83,7 +83,7 @@ def compare(
         seeds: each run is repeated with every seed; one decides nothing.
         schedules: names of `autowarm.lab.registry.SCHEDULES`; "linear" is the hand-set one.
         warmups: hand-set warm-up lengths: whole numbers are updates, floats below 1.0 shares of the run. By default
-            0, 5, 10, 20, 40 and 80% of the run and, where the longest is the best, longer ones.
+            0, 5, 10, 20, 40 and 80% of the run.
         out: folder of the results; "runs/compare" by default.
         more: any other key of `autowarm.lab.config.CompareConfig`, such as ``workers=1`` or ``run={"clip": 1.0}``.
 

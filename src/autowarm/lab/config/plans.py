@@ -93,7 +93,7 @@ class CompareConfig(Plan):
         options: further arguments of single optimizers, for example {lion: {betas: [0.9, 0.95]}}.
         schedules: schedules to compare: $kinds.
         warmups: hand-set warm-up lengths: whole numbers are updates, a number with a point, below 1.0, is a share
-            of the run, null is 0, 5, 10, 20, 40 and 80% of it and, where the longest is the best, twice that or all.
+            of the run, null is 0, 5, 10, 20, 40 and 80% of it.
     """
 
     run: RunConfig = field(default_factory=RunConfig)

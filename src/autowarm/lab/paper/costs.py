@@ -105,6 +105,6 @@ def _tokens(config: RunConfig) -> str:
     if config.data.corpus == "python" or not is_sharded(corpus):
         return f"{config.data.corpus}, which is tokenised when the run starts"
     tokens = read_shards(corpus, config.model.vocab_size)
-    return (
-        f"{corpus} holds {len(tokens.train):,} to train on, read {times:.2f} times, and {len(tokens.val):,} to judge by"
-    )
+    train, val = len(tokens.train), len(tokens.val)
+    times = config.steps * config.batch_size * config.model.seq_len / train
+    return f"{corpus} holds {train:,} to train on, read {times:.2f} times, and {val:,} to judge by"

@@ -17,8 +17,8 @@ class ModelConfig:
     """A LLaMA (RMSNorm, SwiGLU, rotary positions, tied embeddings, split q, k, v), or a classifier of images.
 
     Args:
-        name: "llama", "swin" (a Swin of two stages for small images), or timm's name of any classifier, such as
-            "swin_base_patch4_window7_224", which brings its own shape.
+        name: "llama", "swin" (a Swin of two stages for small images), or "swin_base_patch4_window7_224", the paper's,
+            which brings its own shape.
         layers: number of blocks; for a "swin", in each stage.
         width: size of the residual stream; for a "swin", in its first stage.
         heads: attention heads; divides `width`.
@@ -57,6 +57,8 @@ class ModelConfig:
         return self.name if self.name not in ("llama", "swin") else f"{self.name}-{self.layers}x{self.width}"
 
 
+MODELS = "llama", "swin", "swin_base_patch4_window7_224"
+
 # The paper's networks: 123,587,328 and 208,540,416 parameters.
 LLAMA_124M = ModelConfig(layers=12, width=768, heads=12, ff=2048, vocab_size=50304, seq_len=512)
 LLAMA_210M = dataclasses.replace(LLAMA_124M, layers=24)
@@ -73,10 +75,8 @@ class DataConfig:
         max_bytes: read at most this much text, file by file, in an order that mixes topics; shards are used whole.
         sampling: "random" draws sequences that begin anywhere in the text, with replacement; "epochs" takes every
             sequence once before any again, in a new order each time, and leaves out at most seq_len tokens at the end.
-        images: the classifier's images. "digits" are scikit-learn's 8×8 digits, which need no download; "folder" reads
-            `root`, which holds a folder or tar file of training images and one of validation images; any other name is
-            timm's, such as "hfds/ILSVRC/imagenet-1k".
-        root: the folder of `images`.
+        images: the classifier's images. "digits" are scikit-learn's 8×8 digits, which need no download; "hfds/NAME" is
+            a data set of the Hugging Face Hub for the paper's Swin, such as "hfds/ILSVRC/imagenet-1k".
         workers: processes that read and transform images.
     """
 
@@ -84,7 +84,6 @@ class DataConfig:
     max_bytes: int = 6_000_000
     sampling: Literal["random", "epochs"] = "random"
     images: str = "digits"
-    root: str = ""
     workers: int = 0
 
 
@@ -246,6 +245,9 @@ class RunConfig:
                 check("task", self.task, SMALL_TASKS, "task")
             check("optimizer.name", self.optimizer.name, OPTIMIZERS)
         check("schedule.kind", schedule.kind, SCHEDULES)
+        check("model.name", model.name, MODELS)
+        require(self.data.images == "digits" or self.data.images.startswith("hfds/"),
+                f"data.images must be digits or hfds/NAME, got {self.data.images!r}")  # fmt: skip
         for paths, holds, need in _RANGES:
             for path in paths.split():
                 value = attrgetter(path)(self)

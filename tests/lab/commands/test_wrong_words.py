@@ -33,7 +33,7 @@ WRONG: list[tuple[list[str] | str, str]] = [  # words, or a line of them
     (["compare", "--config", "x.yaml"], "no such file and no such preset; known are demo, own, smoke"),
     (
         ["train", "--config", "x.yaml"],
-        "no such file and no such preset; known are as-the-authors, llama-124m, llama-210m",
+        "no such preset; known are as-the-authors, llama-124m, llama-210m",
     ),
     (["train", "--task", "line.py:Line", "--optimizer", "plian"], "optimizer 'plian'; did you mean 'plain'?"),
     (["train", "--task", "line.py:Line", "--batch_size", "7"], "batch_size has no effect with a task"),

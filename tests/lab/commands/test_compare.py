@@ -86,9 +86,9 @@ def test_one_text_file_is_enough_and_one_seed_is_said_to_be_one(
         "".join(f"SPEAKER {i % 7}:\nThe {i}th line is short.\nThe next is no longer.\n\n" for i in range(900))
     )
     words = ["--config", "smoke", "--run.data.corpus", str(play), "--rates", "{radam: [0.1]}", "--run.steps", "4"]
-    assert main(["compare", *words, "--schedules", "adaptive,linear", "--seeds", "4", "--out", str(out)]) == 0
+    assert main(["compare", *words, "--schedules", "[adaptive, linear]", "--seeds", "[4]", "--out", str(out)]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("one seed, 4, decides nothing: for four seeds give --seeds 0,1,2,3\n")
+    assert text.startswith("one seed, 4, decides nothing: for four seeds give --seeds [0,1,2,3]\n")
     assert "RAdam, peak rate 0.1: Undecided" in text
     results = read_results(out)
     assert {(row["optimizer"], row["seed"]) for row in results.rows} == {("radam", 4)}

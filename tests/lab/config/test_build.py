@@ -126,15 +126,13 @@ def shown(command: str, *words: str) -> str:
 
 
 @pytest.mark.parametrize("command", ["compare", "train", "sweep", "smoothness", "figure"])
-def test_help_is_two_screens_and_help_all_lists_every_key(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_lists_every_key(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    brief, whole = shown(command, "--help"), shown(command, "--help-all")
-    assert brief.count("\n") <= 60
-    assert max(map(len, brief.splitlines())) <= 80
-    assert "--help-all" in brief
+    text = shown(command, "--help")
+    assert max(map(len, text.splitlines())) <= 80
     keys = {**CONFIGS, "figure": FigureConfig}[command].__dataclass_fields__
     flat = [key for key, item in keys.items() if not hasattr(item.type, "__dataclass_fields__")]
-    assert [key for key in flat if f"--{key}" not in whole] == []
+    assert [key for key in flat if f"--{key}" not in text] == []
 
 
 @pytest.mark.parametrize(
@@ -148,7 +146,6 @@ def test_help_offers_the_commands_own_presets_and_tasks(command: str, words: str
     assert "your own" in text
 
 
-@pytest.mark.parametrize("option", ["--help", "--help-all"])
 @pytest.mark.parametrize(
     ("words", "defaults"),
     [
@@ -160,10 +157,10 @@ def test_help_offers_the_commands_own_presets_and_tasks(command: str, words: str
     ],
 )
 def test_help_shows_the_defaults_that_apply(
-    words: list[str], defaults: list[str], option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], defaults: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    text = " ".join(shown(*words, option).split())
+    text = " ".join(shown(*words, "--help").split())
     assert [default for default in defaults if f"default: {default})" not in text] == []
     assert list(tmp_path.iterdir()) == []
 

@@ -125,8 +125,8 @@ def test_a_failure_in_one_optimizer_leaves_the_others(tmp_path: Path, monkeypatc
         ({"options": {"adamW": {"eps": 1e-3}}}, "options: unknown optimizer 'adamW'"),
         ({"options": {"mine": {"momentum": 0.9}}}, "the task makes the optimizer 'mine' itself: set momentum there"),
         ({"run": {"optimizer": {"options": {"eps": 1}}}}, "the task makes the optimizer 'mine' itself: set eps there"),
-        ({"run": {"optimizer": {"lr": 0.5}}}, "compare: run.optimizer.lr has no effect here: give rates"),
-        ({"run": {"seed": 3}}, "compare: run.seed has no effect here: give seeds"),
+        ({"run": {"optimizer": {"lr": 0.5}}}, "compare: run.optimizer.lr has no effect in a comparison: give rates"),
+        ({"run": {"seed": 3}}, "compare: run.seed has no effect in a comparison: give seeds"),
         ({"warmups": [40]}, "needs warmup_steps from 0 to steps − 1 = 39, got 40"),
     ],
 )

@@ -216,7 +216,7 @@ def headline(summaries: Sequence[Summary]) -> str:
     if len(compared) > 1 or not compared[0].difference:
         text += "; " + ", ".join(f"{word} in {counts[word]}" for word in get_args(Outcome) if counts[word])
     if all(len(summary.seeds) == 1 for summary in compared):
-        text = "One seed decides nothing: run four, as with --seeds 0,1,2,3, to compare the default with others"
+        text = "One seed decides nothing: run four, as with --seeds [0,1,2,3], to compare the default with others"
     if edges := sum(bool(summary.edge) for summary in compared):
         text += f"; the best hand-set length is at the edge of those tried in {edges}"
     if all(point.ended_by.get("clock") == len(point.losses) for point in (one.adaptive for one in compared) if point):

@@ -33,7 +33,7 @@ Learning-rate warm-up that sets itself, for norm-constrained optimizers.
 
 commands:
 {}
-`autowarm COMMAND --help` lists a command's main options, `--help-all` every one.
+`autowarm COMMAND --help` lists a command's options.
 """.format("".join(f"  {name:<11} {about}\n" for name, about in COMMANDS.items()))
 
 

@@ -22,15 +22,19 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal
 
 from ..errors import LabError, as_usage_error, differences, nearest, require
-from ..registry import FOLLOWED, OPTIMIZERS, SCHEDULES, check, described
+from ..registry import FOLLOWED, OPTIMIZERS, SCHEDULES, check
 from .build import build, leaves
 from .runs import RunConfig
 
 _OF_A_CURVE = {"schedule.kind", "schedule.warmup_steps"}  # keys that may differ within one summary
 _GRID = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # a comparison's hand-set warm-ups, as shares of the run
+# Keys of a comparison's runs that it sets itself, and what to give instead.
+_SET_HERE = {"seed": "seeds", "optimizer.name": "rates", "optimizer.lr": "rates", "schedule.kind": "schedules",
+             "schedule.warmup_steps": "warmups"}  # fmt: skip
 _DIV = 10.0  # its hand-set ramps start from lr/10, as those of `AdaptiveWarmup` do
 
 
@@ -81,7 +85,6 @@ class Plan(Where):
     store: str | None = None
 
 
-@described
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig(Plan):
     """A comparison of the adaptive warm-up with hand-set ones.
@@ -91,7 +94,7 @@ class CompareConfig(Plan):
             the seed. Hand-set ramps start from lr/10 as the default's do, unless `run.schedule.div` is given.
         rates: peak rates to try with each optimizer. Each pair of optimizer and rate is compared separately.
         options: further arguments of single optimizers, for example {lion: {betas: [0.9, 0.95]}}.
-        schedules: schedules to compare: $kinds.
+        schedules: schedules to compare: adaptive, paper, linear, untuned, constant, greedy or wsd.
         warmups: hand-set warm-up lengths: whole numbers are updates, a number with a point, below 1.0, is a share
             of the run, null is 0, 5, 10, 20, 40 and 80% of it.
     """
@@ -107,6 +110,9 @@ class CompareConfig(Plan):
     def __post_init__(self) -> None:
         require(len(self.rates) > 0, "rates must not be empty: give peak rates by optimizer, such as {adamw: [0.001]}")
         require(len(self.schedules) > 0, "schedules must not be empty")
+        for key, other in _SET_HERE.items():
+            require(attrgetter(key)(self.run) == attrgetter(key)(RunConfig()),
+                    f"run.{key} has no effect in a comparison: give {other}")  # fmt: skip
         for kind in self.schedules:
             check("schedules", kind, SCHEDULES)
             require(not SCHEDULES[kind].by_hand or self.warmups != [], "warmups must not be empty")

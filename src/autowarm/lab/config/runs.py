@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from ..errors import require
-from ..registry import OPTIMIZERS, SCHEDULES, SMALL_TASKS, check, described, either
+from ..registry import OPTIMIZERS, SCHEDULES, SMALL_TASKS, check, either
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,14 @@ class DataConfig:
     workers: int = 0
 
 
-@described
 @dataclass(frozen=True)
 class OptimizerConfig:
     """An optimizer and its peak rate.
 
     Args:
-        name: $ours, or a peer from torch or its authors' package: $peers.
-        lr: the peak learning rate; for $rate_free a factor on the rate that it finds, usually 1.
+        name: muon, lion, signsgd, normsgd, or a peer from torch or its authors' package: adamw, radam, schedule-free,
+            prodigy or d-adaptation.
+        lr: the peak learning rate; for Prodigy or D-Adaptation a factor on the rate that it finds, usually 1.
         weight_decay: decoupled weight decay, on the linear layers' weights only.
         options: further arguments of the optimizer's `from_model`, or of the peer's class, for example {momentum: 0.9}.
     """
@@ -105,19 +105,21 @@ class OptimizerConfig:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-@described
 @dataclass(frozen=True)
 class ScheduleConfig:
     """How the rate changes over a run.
 
     Args:
-        kind: $kinds. $schedules.
+        kind: adaptive, the library's default; paper, its Algorithm 1 to the letter; linear, the hand-set baseline: the
+            rate rises from lr/div to lr over `warmup_steps`, then decays; untuned, a cosine after a linear warm-up of
+            2/(1 − β2) updates; constant, for optimizers that schedule themselves; greedy, transformers' GreedyLR
+            between lr/div and lr; or wsd, transformers' warmup-stable-decay, 10% and 20% of the run.
         warmup_steps: length of a "linear" warm-up, 0 for none; the other kinds set it themselves.
         warmup: shape of the hand-set warm-up, of the adaptive ramp and of the calibration's target.
-        decay: cosine, linear, wsd or wso, as `autowarm.AdaptiveWarmup` explains them, for $with_decay. The other kinds
-            set their decay themselves, or have none.
-        target_loss: f*, required by $needing_target; "adaptive" estimates it if it is null; the others have none.
-        div: the first update's rate is lr/div, for $with_div. Null is warmup_steps + 1
+        decay: cosine, linear, wsd or wso, as `autowarm.AdaptiveWarmup` explains them, for adaptive, paper or linear.
+            The other kinds set their decay themselves, or have none.
+        target_loss: f*, required by "paper"; "adaptive" estimates it if it is null; the others have none.
+        div: the first update's rate is lr/div, for adaptive, paper, linear or greedy. Null is warmup_steps + 1
             for "linear", so that the ramp starts from 0 in equal steps; the library's default for "adaptive"; and 100
             for the rest of these.
         sigma_f2: σ_F² of the calibration, for "paper".
@@ -195,14 +197,13 @@ _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 )  # fmt: skip
 
 
-@described
 @dataclass(frozen=True)
 class RunConfig:
     """All settings of one run.
 
     Args:
-        task: a small task with its own model, data and batch, $tasks, or after `train --task` your own, FILE.py:NAME.
-            Null trains `model` on `data`.
+        task: a small task with its own model, data and batch, lm-small or mlp, or after `train --task` your
+            own, FILE.py:NAME. Null trains `model` on `data`.
         model: the network.
         data: the text.
         optimizer: the optimizer.

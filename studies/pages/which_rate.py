@@ -11,10 +11,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from autowarm.lab.analysis.markdown import comma_separated
-from autowarm.lab.commands.find_rate import search
-from autowarm.lab.config import EngineConfig, FindRateConfig, OptimizerConfig, RunConfig
+from autowarm.lab.config import EngineConfig, OptimizerConfig, RunConfig
+from autowarm.lab.training.parallel import joined
+from autowarm.lab.training.setup import Setup
 from autowarm.plotting import styled
-from autowarm.rate import RateSearch
+from autowarm.rate import RateSearch, find_rate
 
 from ..cells import TUNING_SCHEDULE
 from ..rows import PlannedRow, Rows
@@ -77,6 +78,13 @@ def searches_figure() -> Figure:
     figure = Figure(figsize=(8.4, 3.4), layout="constrained")
     for axes, (name, optimizer, title) in zip(figure.subplots(1, 2), _SHOWN, strict=True):
         task, engine = StudyTask(name), EngineConfig(precision="float32", device="cpu")
-        run = RunConfig(task=task.key, steps=1000, clip=0.0, optimizer=OptimizerConfig(weight_decay=0.0), engine=engine)
-        search(FindRateConfig(run, optimizer), task).plot(ax=axes).set_title(title)
+        options = OptimizerConfig(optimizer, weight_decay=0.0)
+        made = task.make(RunConfig(task=task.key, steps=100, clip=0.0, optimizer=options, engine=engine))
+        with joined(engine) as ranks:
+            setup = Setup(made, ranks)
+            batches = made.batches(0, setup.rows)
+            found = find_rate(setup.net, setup.optimizer,
+                              lambda setup=setup, batches=batches: setup.forward_backward(setup.pieces(next(batches))),
+                              total_steps=1000)  # fmt: skip
+        found.plot(ax=axes).set_title(title)
     return figure

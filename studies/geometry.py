@@ -196,7 +196,7 @@ def short_table(rows: Rows) -> str:
     new = {one.setting.cell for study in ("fresh", "unseen") for one in judged(DATA.parent, study)}
     costs: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for setting in short_settings():
-        [source] = [some for some in stored.values() if some.runs("cells", setting.cell, DEFAULT)][:1]
+        source = next(some for some in stored.values() if some.runs("cells", setting.cell, DEFAULT))
         if (both := paired(rows, setting, source)) is not None:
             kind = "unseen tasks" if setting.cell in new else "the study's settings"
             for key in ((kind, setting.cell.optimizer), (kind, "all")):
@@ -206,7 +206,7 @@ def short_table(rows: Rows) -> str:
         now, before = zip(*some, strict=True)
         change = Estimate(tuple(x - y for x, y in some))
         lines.append([kind, optimizer, len(some), _mean_and_worst(now), _mean_and_worst(before),
-                      f"{change.mean:+.2f} ± {change.stderr:.2f}", f"{max(change.values):+.1f}"])  # fmt: skip
+                      _said(change), f"{max(change.values):+.1f}"])  # fmt: skip
     return comma_separated(
         ["settings", "optimizer", "n", "default (worst)", "earlier (worst)", "difference", "its worst"], lines
     )
@@ -257,6 +257,11 @@ def rates_table(rows: Rows) -> str:
             found.append(statistics.fmean(min(loss, first) - min(losses) for loss in losses))
         lines.append([title(name), *(f"{one:.3f}" for one in found), f"{statistics.fmean(found):.3f}"])
     return comma_separated(["warm-up", *OPTIMIZERS, "mean"], lines)
+
+
+def _said(estimate: Estimate) -> str:
+    error = "" if estimate.stderr is None else f" ± {estimate.stderr:.2f}"
+    return f"{estimate.mean:+.2f}{error}"
 
 
 def _mean_and_worst(costs: Sequence[float]) -> str:

@@ -38,7 +38,7 @@ class Cell:
 class PlannedRow:
     """Identifies one run of a study, and holds all that is needed to make it.
 
-    The schedule is one of the study's names, such as "linear 0.1" (see `studies.runs.run_of`). The seed is that of the
+    The schedule is the name of an entry, such as "linear 0.1" (see `studies.entries`). The seed is that of the
     initial weights and of the order of the data. The target loss is the f* given to Algorithm 1. It follows from other
     rows, so it does not help to identify the run.
     """
@@ -48,6 +48,11 @@ class PlannedRow:
     schedule: str
     seed: int
     target_loss: float | None = field(default=None, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The run in messages."""
+        return f"{self.part} {self.cell.name} {self.schedule} seed {self.seed}"
 
     @classmethod
     def of(cls, row: Row) -> "PlannedRow":
@@ -123,6 +128,14 @@ class Rows:
                 "run its stages in their order"
             )
         return {seed: found[seed] for seed in seeds}
+
+    def cells(self, part: str) -> Mapping[Cell, Sequence[str]]:
+        """The cells of a part, sorted, each with the schedules that have been run in it."""
+        found: dict[Cell, list[str]] = {}
+        for of, cell, schedule in sorted(self._seeds):
+            if of == part:
+                found.setdefault(cell, []).append(schedule)
+        return found
 
     def losses(self, part: str, cell: Cell, schedule: str, seeds: Sequence[int] | None = None) -> Losses:
         """The held-out losses of these `runs`, by seed; infinite if the run diverged."""

@@ -22,14 +22,15 @@ def sensitivity_figure(found: Mapping[str, Mapping[str, Sweep]]) -> Figure:
     figure = Figure(figsize=(9.2, 0.5 + 2.3 * len(found)), layout="constrained")
     panels = figure.subplots(len(found), len(next(iter(found.values()))), sharey="row", squeeze=False)
     for line, (bed, some) in zip(panels, found.items(), strict=True):
+        losses = [loss for sweep in some.values() for name in CURVES for loss in sweep.curves[name]]
+        margin = 0.04 * (max(losses) - min(losses))
+        line[0].set_ylim(min(losses) - margin, max(losses) + margin)
         line[0].set_ylabel(bed.split(", ")[0] + "\nfinal loss", fontsize=10)
         for axes, (optimizer, sweep) in zip(line, some.items(), strict=True):
             for name, colour in CURVES.items():
                 width = 2.4 if name == DEFAULT else 1.3
                 axes.plot(sweep.rates, sweep.curves[name], "o-", color=colour, lw=width, ms=4, label=title(name))
             axes.set(xscale="log", xlabel="peak rate", title=OPTIMIZERS[optimizer].title)
-            best = min(map(min, sweep.curves.values()))
-            axes.set_ylim(best - 0.05 * (sweep.first - best), None)
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=10)
     return figure
 

@@ -1,7 +1,7 @@
 """What the benchmark trains: small networks, each a recipe whose batches are functions of (seed, step).
 
 - `llama-bytes`: a LLaMA on bytes; `llama` and `llama-long` are the same network on tokens, in larger batches or not.
-- `mlp`, `cnn`, `vit`, `swin`: pictures of digits.
+- `mlp`, `cnn`, `vit`: pictures of digits.
 - `recurrent`: a diagonal linear recurrence with gates, a small state-space model, on bytes.
 - `lm-small`: a transformer on tokens.
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from autowarm.lab.config import LabError, ModelConfig
-from autowarm.lab.tasks.models import classifier, llama, token_loss
+from autowarm.lab.tasks.models import llama, token_loss
 from autowarm.lab.tasks.recipes import Recipe, Transformer, digits, language
 from autowarm.lab.tasks.small import lm_small, mlp
 
@@ -44,13 +44,6 @@ class Patches(nn.Module):
 
 def _vit() -> nn.Module:
     return nn.Sequential(Patches(), Transformer(4, 10, 16, width=48, depth=3, causal=False))
-
-
-def _swin() -> nn.Module:
-    shape = ModelConfig(name="swin", layers=2, width=16, heads=2)
-    return nn.Sequential(
-        nn.Unflatten(1, (1, 8)), classifier(shape, int(torch.randint(2**31, ())), 10, (1, 8, 8))
-    )  # fmt: skip
 
 
 def _cnn() -> nn.Module:
@@ -96,7 +89,6 @@ TASKS: Mapping[str, Recipe] = {
     "mlp": mlp.TASK,
     "cnn": Recipe(_cnn, mlp.TASK.draw, _cross_entropy, mlp.TASK.validation),
     "vit": digits(_vit),
-    "swin": digits(_swin),
     "recurrent": language(_recurrent, _BYTES, sequences=8),
 }
 

@@ -132,37 +132,25 @@ def updates(
         yield loss.item()
 
 
-class Curve(NamedTuple):
-    """A run as it was made: its training losses, its rates as shares of the peak, and what its row says."""
-
-    losses: list[float]
-    shares: list[float]
-    row: Row
-
-
-def trained(run: PlannedRow, entry: entries.Entry | None = None) -> Curve:
-    """Make a run in this process, under its entry or under this one.
+def make(run: PlannedRow, entry: entries.Entry | None = None) -> Row:
+    """Make a run in this process, under its entry or under this one; return its row.
 
     It ends early, and has diverged, if a loss is not finite or ten times the first. A held-out loss above the first one
     counts as diverged, too.
     """
     began, cell = time.process_time(), run.cell
     recipe = beds.task(cell.task)
-    entry = entry or entries.find(run.schedule)
     model = beds.network(recipe, run.seed, beds.is_compiled(run))
-    training = entries.Training(model, run)
+    training, last = entries.Training(model, run), math.nan
     losses: list[float] = []
-    shares: list[float] = []
 
     def loss_of(step: int) -> Tensor:
         torch.manual_seed(10_000 * run.seed + step)  # what a network itself draws, such as dropout
-        shares.append(float(training.optimizer.param_groups[0]["lr"]) / cell.lr)
         return recipe.loss(model, recipe.draw(run.seed, step))
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        scheduler = entry(training)
-        last = math.nan
+        scheduler = (entry or entries.find(run.schedule))(training)
         try:
             for loss in updates(model, training.optimizer, [scheduler], loss_of, cell.steps, training.clip):
                 losses.append(loss)
@@ -174,15 +162,17 @@ def trained(run: PlannedRow, entry: entries.Entry | None = None) -> Curve:
         except Diverged:  # after many updates in a row that were not finite
             pass
     recent = statistics.fmean(losses[-max(1, cell.steps // 20) :])
-    row = {
+    row: dict[str, Any] = {
         "part": run.part, "cell": vars(cell), "schedule": run.schedule, "seed": run.seed, "val_loss": _finite(last),
         "train_loss": _finite(recent), "first_loss": losses[0], "diverged": not last <= losses[0],
-        "warmup_steps": _warmup(scheduler, len(losses)), "ended_by": getattr(scheduler, "ended_by", None),
+        "warmup_steps": getattr(scheduler, "warmup_steps", None), "ended_by": getattr(scheduler, "ended_by", None),
         "curve": thinned(losses, cell.steps), "seconds": round(time.process_time() - began, 2),
     }  # fmt: skip
+    if isinstance(scheduler, AdaptiveWarmup) and scheduler.phase != "decay":
+        row["warmup_steps"] = len(losses)
     if run.schedule == entries.DEFAULT:
         row["alarms"] = sum("recover=True would have" in str(one.message) for one in caught)
-    return Curve(losses, shares, row)
+    return row
 
 
 def thinned(losses: Sequence[float], steps: int, points: int = 50) -> list[float | None]:
@@ -192,19 +182,8 @@ def thinned(losses: Sequence[float], steps: int, points: int = 50) -> list[float
     return [None if (mean := _finite(statistics.fmean(part))) is None else round(mean, 4) for part in parts]
 
 
-def _warmup(scheduler: Any, made: int) -> int | None:
-    if isinstance(scheduler, AdaptiveWarmup):
-        return scheduler.warmup_steps if scheduler.phase == "decay" else made
-    return getattr(scheduler, "warmup_steps", None)
-
-
 def _finite(x: float) -> float | None:
     return x if math.isfinite(x) else None
-
-
-def make(run: PlannedRow) -> Row:
-    """The row of a run that is made now."""
-    return trained(run).row
 
 
 # All runs
@@ -250,7 +229,8 @@ def go_on(
                 keep(make(run))
     if path.exists():
         tidy(path)
-    return len(left) - count
+    rows = Rows.load(path)
+    return sum(run not in rows for run in left)
 
 
 def seconds(stored: Iterable[Row]) -> Callable[[Cell], float]:

@@ -155,24 +155,14 @@ def settings(rows: Rows, seeds: Seeds) -> list[Setting]:
 
 @dataclass(frozen=True)
 class Judged:
-    """What each choice costs in a setting.
-
-    Args:
-        setting: it.
-        best: the best hand-set warm-up, by the seeds that choose.
-        regrets: the regret of every choice that was run, on the seeds that choose, in percent of the progress.
-        behind: the default's loss less that of `best` on the seeds of the test, in the same unit; None until they are
-            run.
-        warmup: the mean share of the run that the default's warm-up takes, over all seeds.
-        ended: what ended the default's warm-ups, with their numbers.
-    """
+    """What each choice costs in a setting, in percent of the progress."""
 
     setting: Setting
-    best: str
-    regrets: Mapping[str, float]
-    behind: Estimate | None
-    warmup: float
-    ended: Counter[str]
+    best: str  # the best hand-set warm-up, by the seeds that choose
+    regrets: Mapping[str, float]  # of every choice that was run, on the seeds that choose
+    behind: Estimate | None  # the default's loss less that of `best` on the seeds of the test, once they are run
+    warmup: float  # the mean share of the run that the default's warm-up takes, over all seeds
+    ended: Counter[str]  # what ended the default's warm-ups
 
 
 def judged(data: Path, study: str) -> list[Judged]:

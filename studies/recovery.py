@@ -14,8 +14,6 @@ the middle of the run come
 
 Written before the runs: with recovery, a bad or NaN batch loses at most 3% of the progress in the mean and 6% at worst,
 and no run at 10 or 30 times the rate loses more than half of it.
-
-The study of objectives that change is finished; here its rows become its table.
 """
 
 import math
@@ -24,7 +22,6 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -37,13 +34,12 @@ from autowarm.lab.tasks import Batch
 from . import beds
 from .bench import DATA, go_on, parser_of, updates
 from .entries import DEFAULT, Training, by_hand
-from .measures import regret, tuned_rates
+from .measures import regret
 from .rows import Cell, PlannedRow, Row, Rows
 
-FAULTS, OBJECTIVES, STEPS = "faults", "objectives", 1_000
-POLICIES = ("GRPO", "GRPO, KL", "PPO", "REINFORCE", "DPO", "IPO")
+FAULTS, STEPS = "faults", 1_000
 LINEAR, NONE, RUINED = "linear 0.1", "none", 50.0  # the last in percent of the progress
-SEED, FIVE, JUDGE = (10,), (10, 11, 12, 13, 14), (2, 3, 4)
+SEED, FIVE = (10,), (10, 11, 12, 13, 14)
 CELLS = tuple(
     Cell(task, optimizer, STEPS, lr)
     for task, rates in {
@@ -174,16 +170,6 @@ def lines(rows: Rows) -> dict[str, list[Run]]:
     return {label: runs for label, runs in found.items() if all(run.planned in rows for run in runs)}
 
 
-def texts(data: Path) -> dict[str, str]:
-    """The tables as CSV, by name."""
-    names = ("warm-up", "horizon", "fresh", "realistic", FAULTS, OBJECTIVES)
-    rows = {name: Rows.load(data / "studies" / f"{name}.jsonl") for name in names}
-    return {
-        "faults-recovered": faults_table(rows[FAULTS]), "objectives": objectives_table(rows[OBJECTIVES]),
-        "false-alarms": alarms_table({name: rows[name] for name in names[:4]}),
-    }  # fmt: skip
-
-
 def faults_table(rows: Rows) -> str:
     """CSV: for each fault whose runs are all made, the progress lost without recovery and with it."""
     table = []
@@ -199,50 +185,6 @@ def faults_table(rows: Rows) -> str:
     measures = ("mean %", "worst %", "ruined")
     headings = ["fault", *(f"{how}: {what}" for how in ("as it is", "recovered") for what in measures)]
     return comma_separated([*headings, "alarms"], table)
-
-
-def objectives_table(rows: Rows) -> str:
-    """CSV: for each objective, what recovery costs and how often it acted, on the seeds that judge.
-
-    The cost of a policy is in percent of accuracy.
-    """
-    costs: dict[str, list[float]] = {}
-    alarms: dict[str, list[list[Any]]] = {}
-    for cell in rows.cells(OBJECTIVES):
-        other = rows.runs(OBJECTIVES, cell, "as it is", JUDGE)
-        for seed, one in rows.runs(OBJECTIVES, cell, "recovered", JUDGE).items():
-            loss, bare = one["val_loss"], other[seed]
-            cost = 100.0 * float(bare["accuracy"] - one["accuracy"])
-            if cell.task not in POLICIES:
-                cost = regret(math.inf if loss is None else loss, bare["val_loss"], bare["first_loss"])
-            costs.setdefault(cell.task, []).append(cost)
-            alarms.setdefault(cell.task, []).append(one["recoveries"])
-    table = []
-    for what, some in costs.items():
-        acted = [[one for one in found if one[1] is not None] for found in alarms[what]]
-        table.append([what, f"{statistics.fmean(some):.1f}", f"{max(some):.1f}",
-                      f"{sum(map(bool, acted))} of {len(some)}", sum(map(len, acted)),
-                      sum(map(len, alarms[what]))])  # fmt: skip
-    return comma_separated(["objective", "mean %", "worst %", "runs restarted", "restarts", "alarms"], table)
-
-
-def alarms_table(studies: Mapping[str, Rows]) -> str:
-    """CSV: how many fault-free runs of the default that were watched raised an alarm, by kind.
-
-    Those of "warm-up" are at a third, one and three times a tuned rate; the others are at tuned rates.
-    """
-    kinds: dict[str, list[bool]] = {"tuned rates": [], "three times a tuned rate": [], "a policy gradient": []}
-    tuned = tuned_rates(studies["warm-up"])
-    for name, rows in studies.items():
-        for row in rows:
-            if row["schedule"] == DEFAULT and "alarms" in row:
-                cell = Cell(**row["cell"])
-                rate = tuned.get((cell.task, cell.optimizer, cell.steps), math.inf) if name == "warm-up" else math.inf
-                hot = "three times a tuned rate" if cell.lr > 2 * rate else "tuned rates"
-                kinds["a policy gradient" if cell.task == "policy" else hot].append(bool(row["alarms"]))
-    return comma_separated(
-        ["fault-free runs", "watched", "with an alarm"], [[kind, len(some), sum(some)] for kind, some in kinds.items()]
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

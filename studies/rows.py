@@ -65,14 +65,6 @@ class Rows:
 
     Args:
         rows: the runs; if two have the same plan, the later one counts.
-
-    Example:
-        >>> from studies.rows import Cell, Rows
-        >>> cell = {"task": "mlp", "optimizer": "muon", "steps": 200, "lr": 0.03}
-        >>> run = {"part": "cells", "cell": cell, "schedule": "default", "seed": 0, "val_loss": 0.7, "diverged": False}
-        >>> rows = Rows([run, {**run, "seed": 1, "val_loss": None, "diverged": True}])
-        >>> rows.losses("cells", Cell(**cell), "default")
-        {0: 0.7, 1: inf}
     """
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:

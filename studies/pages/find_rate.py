@@ -8,17 +8,13 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from torch import Tensor
 
-from autowarm import find_rate
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.plotting import styled
 from autowarm.rate import RateSearch
 
-from .. import beds
-from ..entries import Training
 from ..measures import tuned_rates
-from ..rows import Cell, PlannedRow, Rows
+from ..rows import Rows
 
 SEARCHES = {"developed on": "searches-development.jsonl", "judged on": "searches.jsonl"}
 """The files of docs/data/find-rate, by what their tasks were to the search."""
@@ -30,8 +26,8 @@ def find_rate_table(data: Path) -> str:
     paths = data / "studies" / "warm-up.jsonl", data / "find-rate" / "tuned.jsonl"
     tuned = tuned_rates(row for path in paths for row in Rows.load(path))
     lines = []
-    for kind, file in SEARCHES.items():
-        rows = [json.loads(line) for line in (data / "find-rate" / file).read_text(encoding="utf-8").splitlines()]
+    for kind in SEARCHES:
+        rows = _searches(data, kind)
         found = [*_compared(rows, tuned)]
         shares = [statistics.fmean(1 / most <= ratio <= most for ratio, _ in found) for most in (3.0001, 5)]
         lines.append([
@@ -47,31 +43,27 @@ def _compared(
 ) -> Iterator[tuple[float, bool]]:
     """Suggestion over tuned rate, and whether the interval holds the tuned one, where a search suggests a rate."""
     for row in rows:
-        losses = np.array([np.nan if x is None else x for x in row["losses"]], dtype=float)
-        search = RateSearch(np.geomspace(1e-6, 100.0, 100)[: len(losses)], losses, row["broken"], row["horizon"])
+        search = _search(row)
         if search.reason is None:
             best = tuned[row["task"], row["opt"], row["horizon"]]
             yield search.suggestion / best, search.interval[0] <= best <= search.interval[1]
 
 
 @styled
-def searches_figure() -> Figure:
-    """A search that finds a rate, and one that cannot tell. Both are made here, in seconds."""
+def searches_figure(data: Path) -> Figure:
+    """A stored search that finds a rate, and one that cannot tell."""
     figure = Figure(figsize=(8.4, 3.4), layout="constrained")
-    for axes, (name, optimizer, title) in zip(figure.subplots(1, 2), SHOWN, strict=True):
-        search(PlannedRow("cells", Cell(name, optimizer, 1_000, 1e-6), "", 0)).plot(ax=axes).set_title(title)
+    found = {(row["task"], row["opt"]): row for row in _searches(data, "developed on")}
+    for axes, (task, optimizer, title) in zip(figure.subplots(1, 2), SHOWN, strict=True):
+        _search(found[task, optimizer]).plot(ax=axes).set_title(title)
     return figure
 
 
-def search(run: PlannedRow) -> RateSearch:
-    """A search for the rate of this run."""
-    recipe = beds.task(run.cell.task)
-    model = beds.network(recipe, run.seed)
-    steps = iter(range(run.cell.steps))
+def _searches(data: Path, kind: str) -> list[dict[str, Any]]:
+    text = (data / "find-rate" / SEARCHES[kind]).read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
 
-    def closure() -> Tensor:
-        loss = recipe.loss(model, recipe.draw(run.seed, next(steps)))
-        loss.backward()
-        return loss
 
-    return find_rate(model, Training(model, run).optimizer, closure, total_steps=run.cell.steps)
+def _search(row: Mapping[str, Any]) -> RateSearch:
+    losses = np.array([np.nan if x is None else x for x in row["losses"]], dtype=float)
+    return RateSearch(np.geomspace(1e-6, 100.0, 100)[: len(losses)], losses, row["broken"], row["horizon"])

@@ -12,6 +12,7 @@ from autowarm.lab.config import LabError
 from autowarm.lab.files import write_atomically
 
 from .. import published, recovery
+from ..rows import Rows
 from .figures import recovery_figure, sensitivity_figure
 from .find_rate import find_rate_table, searches_figure
 from .tables import sweeps, texts
@@ -22,7 +23,8 @@ _SHOWN = re.compile(r"(<!-- (\S+\.csv) -->\n\n)(?:\|.*\n)*")
 
 def tables(data: Path) -> dict[str, str]:
     """All tables that are made of stored rows, as CSV by name."""
-    return texts(data) | recovery.texts(data) | {
+    return texts(data) | {
+        "faults-recovered": recovery.faults_table(Rows.load(data / "studies" / "faults.jsonl")),
         "find-rate": find_rate_table(data), "published": published.published_table(),
         "published-costs": published.published_costs_table(),
     }  # fmt: skip
@@ -34,7 +36,7 @@ def figures(data: Path) -> dict[str, Figure]:
     return {
         "sensitivity": sensitivity_figure(sweeps(data)),
         "geometry": published.geometry_figure(),
-        "which-rate": searches_figure(),
+        "which-rate": searches_figure(data),
         "recovery": recovery_figure(bare, recovered, recoveries[0]),
     }
 
@@ -42,7 +44,7 @@ def figures(data: Path) -> dict[str, Figure]:
 def write_pages(root: Path) -> list[Path]:
     """Write tables and figures into docs/, then the tables that README and the pages show; return all paths.
 
-    The runs of the figures `recovery` and `which-rate` are made again, which takes a minute.
+    The runs of the figure `recovery` are made again, which takes a minute.
 
     Raises:
         LabError: a planned run is missing, or a table that a page shows.

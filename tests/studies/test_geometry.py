@@ -17,8 +17,8 @@ def test_the_plan_is_made_from_the_rows_of_finished_studies(monkeypatch: pytest.
     monkeypatch.chdir(ROOT)
     counts = {name: len(stage()) for name, stage in geometry.STAGES.items()}
     assert counts == {"choice": 5, "long": 16, "hot": 16, "longest": 4, "rates": 20, "short": 264}
-    made = {PlannedRow.of(row) for row in Rows.load(geometry.ROWS)}
-    assert made <= {run for stage in geometry.STAGES.values() for run in stage()}
+    made = {PlannedRow.of(row).cell for row in Rows.load(geometry.ROWS)}
+    assert made <= {run.cell for stage in geometry.STAGES.values() for run in stage()}
 
 
 def test_a_candidates_constants_hold_in_its_own_runs_alone() -> None:

@@ -108,7 +108,7 @@ def test_seeds_that_chose_do_not_judge() -> None:
 
 def test_the_settings_of_a_study_are_those_that_its_rows_hold() -> None:
     counts = {name: len(settings(stored(name), seeds)) for name, seeds in STUDIES.items()}
-    assert counts == {"warm-up": 86, "horizon": 24, "fresh": 60, "unseen": 30}
+    assert counts == {"warm-up": 88, "horizon": 24, "fresh": 60, "unseen": 30}
     every = settings(rows_of(LOSSES), Seeds((0, 1), (10, 11)))
     assert every == [Setting(CELL, sorted(SETTING.hand_set), SETTING.seeds)]
     assert settings(rows_of({**LOSSES, DEFAULT: (0.8,)}), SETTING.seeds) == []

@@ -11,7 +11,6 @@ from autowarm.lab.config import LabError
 from studies import __main__ as command
 from studies import bench, recovery
 from studies.measures import Sweep
-from studies.pages import find_rate
 from studies.pages.figures import CURVES, sensitivity_figure
 from studies.pages.tables import SENSITIVE, sweeps
 from studies.pages.write import tables, with_tables, write_pages
@@ -39,7 +38,6 @@ def test_every_table_of_the_study_is_on_a_page(stored: dict[str, str]) -> None:
 def test_pages_and_figures_are_written_together(
     stored: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(find_rate, "SHOWN", [("mlp", "muon", "a"), ("mlp", "lion", "b")])
     monkeypatch.setattr(recovery, "losses_of", lambda run: ([4.0] * 500 + [700.0] + [5.0] * 499, [[518, 487]]))
     (tmp_path / "docs" / "data" / "tables").mkdir(parents=True)
     for stored_rows in ("studies", "find-rate"):

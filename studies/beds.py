@@ -1,6 +1,6 @@
 """What the benchmark trains: small networks, each a recipe whose batches are functions of (seed, step).
 
-- `llama-bytes`: a LLaMA on bytes; `llama` and `llama-long` are the same network on tokens, in larger batches or not.
+- `llama-bytes`: a LLaMA on bytes; `llama` is the same on tokens, in larger batches.
 - `mlp`, `cnn`, `vit`: pictures of digits.
 - `recurrent`: a diagonal linear recurrence with gates, a small state-space model, on bytes.
 - `lm-small`: a transformer on tokens.
@@ -22,10 +22,8 @@ from autowarm.lab.tasks.small import lm_small, mlp
 
 from .rows import PlannedRow
 
-FORMER = "250d4937"
-"""The commit that holds the code of the finished studies, and of the tasks that they alone trained."""
-PEOPLE = "realistic"
-"""The part of the runs that are trained as people train."""
+FORMER = "250d4937"  # the commit that holds the code of the finished studies, and of tasks that they alone trained
+PEOPLE = "realistic"  # the part of the runs that are trained as people train
 _BYTES = 257  # the lab's tokens of single bytes
 _COMPILED = 4_000  # updates from which on a LLaMA is worth compiling
 
@@ -54,10 +52,6 @@ def _cnn() -> nn.Module:
     )  # fmt: skip
 
 
-def _cross_entropy(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(model(images), labels)
-
-
 class Recurrence(nn.Module):
     """h ← a·h + (1 − a)·u along the sequence, with a gate a from the input, then a gated output and a residual."""
 
@@ -83,11 +77,10 @@ def _recurrent(width: int = 64) -> nn.Module:
 
 TASKS: Mapping[str, Recipe] = {
     "llama-bytes": _llama(_BYTES, sequences=4),
-    "llama-long": _llama(512, sequences=4),
     "llama": _llama(512, sequences=16),
     "lm-small": lm_small.TASK,
     "mlp": mlp.TASK,
-    "cnn": Recipe(_cnn, mlp.TASK.draw, _cross_entropy, mlp.TASK.validation),
+    "cnn": Recipe(_cnn, mlp.TASK.draw, lambda net, x, y: F.cross_entropy(net(x), y), mlp.TASK.validation),
     "vit": digits(_vit),
     "recurrent": language(_recurrent, _BYTES, sequences=8),
 }
@@ -129,7 +122,7 @@ def _shared(build: Callable[[], nn.Module]) -> nn.Module:
 
 def is_compiled(run: PlannedRow) -> bool:
     """Whether the network of a run is worth compiling."""
-    return run.cell.task in ("llama-bytes", "llama-long") and run.cell.steps >= _COMPILED
+    return run.cell.task == "llama-bytes" and run.cell.steps >= _COMPILED
 
 
 def decay_and_clip(run: PlannedRow) -> tuple[float, float]:

@@ -36,7 +36,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from autowarm import AdaptiveWarmup
-from autowarm.lab.config import LabError, UsageError
+from autowarm.lab.config import UsageError
 from autowarm.lab.training.optimizers import evaluating
 from autowarm.optim.step.nonfinite import Diverged
 
@@ -304,14 +304,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         lengths, known = (" or ".join(map(str, some)) for some in (given.steps, (one.steps for one in PLAN)))
         raise UsageError(f"nothing is planned at {lengths} updates: give --steps {known}")
     if given.list:
-        stored = [row for path in sorted(DATA.glob("*.jsonl")) for row in _rows(path)]
+        stored = [row for path in DATA.glob("*.jsonl") if path.stem != "stand-ins" for row in Rows.load(path)]
         print(listing(runs, Rows.load(given.rows), stored))
     elif left := go_on(runs, given.rows, hours=given.cpu_hours, workers=given.workers):
         print(f"{left} runs are left; the same command goes on")
-
-
-def _rows(path: Path) -> Iterable[Row]:
-    try:
-        return Rows.load(path)
-    except LabError:  # of another form
-        return []

@@ -54,7 +54,7 @@ Entry = Callable[[Training], Any]
 
 
 def title(schedule: str) -> str:
-    """An entry's title on a page; that of a hand-set warm-up is its length in percent of the run."""
+    """An entry's title on a page."""
     match schedule.split():
         case ["linear" | "tenth" as start, share]:
             length = f"{100 * float(share):g}%" if float(share) else "none"
@@ -102,7 +102,9 @@ def default(training: Training) -> AdaptiveWarmup:
 
 def paper(training: Training) -> AdaptiveWarmup:
     """Algorithm 1, which is told f*."""
-    return AdaptiveWarmup.paper(training.optimizer, training.steps, target_loss=training.run.target_loss)
+    if (target := training.run.target_loss) is None:
+        raise UsageError("paper needs f*, the target loss of a planned run, and this plan gives none")
+    return AdaptiveWarmup.paper(training.optimizer, training.steps, target_loss=target)
 
 
 def radam(training: Training) -> LambdaLR:
@@ -147,10 +149,7 @@ ENTRIES: Mapping[str, Entry] = {
 
 
 def _options(optimizer: str, steps: int) -> dict[str, Any]:
-    """The options of an optimizer whose momentum remembers 2 % of the run, within bounds.
-
-    One that remembers half the run does not test a warm-up (see the notebook on Lion's β2).
-    """
+    """A momentum remembers 2 % of the run, within bounds: half of it would test no warm-up (see the notebook)."""
 
     def beta(longest: float, shortest: float = 10) -> float:
         return 1 - 1 / min(longest, max(shortest, 0.02 * steps))

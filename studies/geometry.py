@@ -124,14 +124,9 @@ def _choice() -> list[PlannedRow]:
 
 
 def _judged() -> list[PlannedRow]:
-    return [
-        *(PlannedRow(UNCLIPPED, cell, rule(cell.optimizer), seed) for seed in (10, 11) for cell in _long(16_000)),
-        *(
-            PlannedRow(PEOPLE, cell, rule(cell.optimizer), seed)
-            for seed in TEST_SEEDS[:2]
-            for cell in _as_people_train(16_000)
-        ),
-    ]
+    beds = {UNCLIPPED: ((10, 11), _long(16_000)), PEOPLE: (TEST_SEEDS[:2], _as_people_train(16_000))}
+    return [PlannedRow(part, cell, rule(cell.optimizer), seed)
+            for part, (seeds, cells) in beds.items() for seed in seeds for cell in cells]  # fmt: skip
 
 
 def _at_three_times() -> list[PlannedRow]:
@@ -243,9 +238,8 @@ def rates_table(rows: Rows) -> str:
     for name in (DEFAULT, EARLIER, "linear 0", "linear 0.02", "linear 0.1", "linear 0.4", "tenth 0.5"):
         found = []
         for optimizer in OPTIMIZERS:
-            source, known = (
-                (rows, rule(optimizer)) if name == DEFAULT else (stored, DEFAULT if name == EARLIER else name)
-            )
+            source = rows if name == DEFAULT else stored
+            known = {DEFAULT: rule(optimizer), EARLIER: DEFAULT}.get(name, name)
             if (one := sweep(source, PEOPLE, _at_all_rates(optimizer), [known], [TUNING_SEED])) is not None:
                 found.append(one.sensitivity(known))
         if len(found) == len(OPTIMIZERS):

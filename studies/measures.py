@@ -16,12 +16,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from autowarm.lab.analysis.statistics import Estimate, Losses
 from autowarm.lab.config import LabError
 
 from .entries import DEFAULT, PAPER, title
-from .rows import Cell, PlannedRow, Rows
+from .rows import Cell, PlannedRow, Row, Rows
 
 TUNING_SCHEDULE, TUNING_SEED = "linear 0.1", 100
 CHOICES = (DEFAULT, *(f"linear {share:g}" for share in (0, 0.02, 0.05, 0.1, 0.2, 0.4)), "tenth 0.4", "tenth 0.5", PAPER)
@@ -60,12 +61,7 @@ def mean_loss(losses: Losses, seeds: Sequence[int]) -> float:
 
 
 def regret(loss: float, best: float, first: float) -> float:
-    """What a choice costs as a share of the progress, in percent: 100·(loss − best)/(first − best).
-
-    Args:
-        loss: the loss of the choice; infinite if its run diverged, which then has made no progress.
-        best: the loss of the best hand-set warm-up.
-        first: the loss before the first update.
+    """What a choice costs as a share of the progress, in percent. A run that diverged, at ∞, has made no progress.
 
     Example:
         >>> from studies.measures import regret
@@ -76,11 +72,7 @@ def regret(loss: float, best: float, first: float) -> float:
 
 
 def sensitivity(losses: Sequence[float], first: float) -> float:
-    """The learning-rate sensitivity: the mean over the rates of min(loss, first), less the lowest of them.
-
-    Args:
-        losses: the loss at each rate of a log grid; infinite where the run diverged.
-        first: the loss before the first update.
+    """The learning-rate sensitivity, from the loss at each rate of a log grid; ∞ where the run diverged.
 
     Example:
         >>> from studies.measures import sensitivity
@@ -95,28 +87,21 @@ def excess(losses: Sequence[float], first: float, best: float) -> float:
     return statistics.fmean(min(loss, first) for loss in losses) - min(best, first)
 
 
-def updates_to(row: Mapping[str, object], target: float) -> int | None:
-    """After how many updates the training loss of a run, averaged over a fiftieth of it, is at the target.
-
-    None if it never is, or the row has no curve.
-    """
-    curve, cell = row.get("curve"), row["cell"]
-    assert isinstance(cell, Mapping)
-    if not isinstance(curve, Sequence):
-        return None
-    length = math.ceil(cell["steps"] / 50)
-    return next((length * (at + 1) for at, loss in enumerate(curve) if loss is not None and loss <= target), None)
+def updates_to(row: Row, target: float) -> int | None:
+    """After how many updates a run's training loss is at the target, if the row has a curve, and it ever is."""
+    length, curve = math.ceil(row["cell"]["steps"] / 50), row.get("curve", ())
+    return next((length * at for at, loss in enumerate(curve, 1) if loss is not None and loss <= target), None)
 
 
-def tuned_rates(rows: Iterable[Mapping[str, object]]) -> Mapping[tuple[str, str, int], float]:
+def tuned_rates(rows: Iterable[Row]) -> Mapping[tuple[str, str, int], float]:
     """The rate of lowest loss under the tuning's warm-up for each (task, optimizer, updates); the lower of two."""
     best: dict[tuple[str, str, int], tuple[float, float]] = {}
     for row in rows:
         run = PlannedRow.of(row)
         if (run.part, run.schedule) == ("tuning", TUNING_SCHEDULE):
             key, loss = (run.cell.task, run.cell.optimizer, run.cell.steps), row["val_loss"]
-            finite = math.inf if row["diverged"] or not isinstance(loss, float) else loss
-            best[key] = min(best.get(key, (math.inf, math.inf)), (finite, run.cell.lr))
+            tried = math.inf if row["diverged"] or loss is None else loss, run.cell.lr
+            best[key] = min(best.get(key, tried), tried)
     return {key: lr for key, (_, lr) in best.items()}
 
 
@@ -134,9 +119,7 @@ class Setting:
     def best(self, rows: Rows) -> str:
         """The best hand-set warm-up on the seeds that choose."""
         choice = self.seeds.choice
-        return min(
-            self.hand_set, key=lambda name: mean_loss(rows.losses("cells", self.cell, name, choice), choice)
-        )  # fmt: skip
+        return min(self.hand_set, key=lambda name: mean_loss(rows.losses("cells", self.cell, name), choice))
 
 
 def settings(rows: Rows, seeds: Seeds) -> list[Setting]:
@@ -166,23 +149,14 @@ class Judged:
 
 
 def judged(data: Path, study: str) -> list[Judged]:
-    """Judge every setting of a stored study in which the default has been run and something is learnt.
-
-    Args:
-        data: the folder docs/data of a checkout.
-        study: a name of `STUDIES`.
-    """
+    """Judge every setting of a stored study, a name of `STUDIES`, in which something is learnt."""
     rows = Rows.load(data / "studies" / f"{study}.jsonl")
     found = (judge(rows, setting) for setting in settings(rows, STUDIES[study]))
     return [one for one in found if one is not None]
 
 
 def judge(rows: Rows, setting: Setting) -> Judged | None:
-    """Judge one setting; None if nothing is learnt in it.
-
-    Raises:
-        LabError: a run is missing.
-    """
+    """Judge one setting; None if nothing is learnt in it. LabError if a run is missing."""
     cell, choice = setting.cell, setting.seeds.choice
     best = setting.best(rows)
     least = mean_loss(rows.losses("cells", cell, best), choice)
@@ -246,16 +220,12 @@ def at_own_rates(rows: Rows, part: str, steps: int, seeds: Sequence[int]) -> dic
 # At all rates
 
 
-class Sweep:
-    """A bed at one length under an optimizer: the loss of each entry at each peak rate, the mean over the seeds.
+class Sweep(NamedTuple):
+    """A bed at one length under an optimizer, at all rates."""
 
-    Args:
-        curves: by entry, the losses at the rates; infinite where a run diverged.
-        first: the loss before the first update.
-    """
-
-    def __init__(self, rates: Sequence[float], curves: Mapping[str, Sequence[float]], first: float) -> None:
-        self.rates, self.curves, self.first = rates, curves, first
+    rates: Sequence[float]
+    curves: Mapping[str, Sequence[float]]  # by entry, the losses at the rates, means over the seeds
+    first: float  # the loss before the first update
 
     def sensitivity(self, name: str) -> float:
         """The learning-rate sensitivity of an entry."""
@@ -272,10 +242,8 @@ def sweep(rows: Rows, part: str, cells: Sequence[Cell], names: Iterable[str], se
     if not runs or not all({*seeds} <= one.keys() for some in runs.values() for one in some):
         return None
     first = statistics.fmean(one[seed]["first_loss"] for some in runs.values() for one in some for seed in seeds)
-    curves = {
-        name: [
-            statistics.fmean(min(first, rows.losses(part, cell, name)[seed]) for seed in seeds) for cell in cells
-        ]
-        for name in runs
-    }  # fmt: skip
+    curves = {}
+    for name in runs:
+        each = [rows.losses(part, cell, name) for cell in cells]
+        curves[name] = [statistics.fmean(min(first, losses[seed]) for seed in seeds) for losses in each]
     return Sweep([cell.lr for cell in cells], curves, first)

@@ -69,7 +69,7 @@ def points() -> tuple[Mapping[Published, Sequence[tuple[int, float]]], Mapping[P
 def model(setting: Published) -> tuple[float, float]:
     """α and s0 of the loss under this optimizer, from the best final losses at its two lengths."""
     hand, _ = points()
-    both = sorted(one for one in hand if (one.size, one.batch, one.optimizer) == _kind(setting))
+    both = sorted(one for one in hand if one._replace(steps=setting.steps) == setting)
     sums = [one.steps / 2 for one in both]
     logs = [math.log((min(loss for _, loss in hand[one]) - FLOOR) / (FIRST_LOSS - FLOOR)) for one in both]
 
@@ -79,10 +79,6 @@ def model(setting: Published) -> tuple[float, float]:
 
     s0 = math.exp(brentq(lacking, -12.0, 8.0))
     return -logs[0] / math.log1p(sums[0] / s0), s0
-
-
-def _kind(setting: Published) -> tuple[str, int, str]:
-    return setting.size, setting.batch, setting.optimizer
 
 
 def length(setting: Published, plan: core.Plan) -> tuple[int, str]:

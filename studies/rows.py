@@ -36,11 +36,10 @@ class Cell:
 
 @dataclass(frozen=True, order=True)
 class PlannedRow:
-    """Identifies one run of a study, and holds all that is needed to make it.
+    """Identifies one run, and holds all that is needed to make it.
 
-    The schedule is the name of an entry, such as "linear 0.1" (see `studies.entries`). The seed is that of the
-    initial weights and of the order of the data. The target loss is the f* given to Algorithm 1. It follows from other
-    rows, so it does not help to identify the run.
+    The schedule is the name of an entry, such as "linear 0.1". The seed is that of the initial weights and of the
+    order of the data. The target loss is the f* given to Algorithm 1, which follows from other rows.
     """
 
     part: str
@@ -61,11 +60,7 @@ class PlannedRow:
 
 
 class Rows:
-    """Finished runs, indexed by their plans.
-
-    Args:
-        rows: the runs; if two have the same plan, the later one counts.
-    """
+    """Finished runs, indexed by their plans; if two have the same plan, the later one counts."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         self._rows = {PlannedRow.of(row): row for row in rows}
@@ -115,10 +110,7 @@ class Rows:
         if seeds is None:
             return found
         if left := [seed for seed in seeds if seed not in found]:
-            raise LabError(
-                f"{cell.name} has not been run under {schedule!r} with the seeds {left} (part {part!r} of the study): "
-                "run its stages in their order"
-            )
+            raise LabError(f"{cell.name} has not been run under {schedule!r} with the seeds {left} (part {part!r})")
         return {seed: found[seed] for seed in seeds}
 
     def cells(self, part: str) -> Mapping[Cell, Sequence[str]]:

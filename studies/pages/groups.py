@@ -1,8 +1,4 @@
-"""The settings that are shown together: the default is an insurance.
-
-A hand-set length that is too short costs little in most settings and ruins some. The settings are split by whether
-they need a warm-up at all: whether none costs at least `NEEDED` percent of the progress.
-"""
+"""The settings that are shown together: those that need a warm-up, where none costs at least `NEEDED`, and others."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

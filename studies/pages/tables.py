@@ -126,21 +126,14 @@ def cost_table(found: Mapping[str, Group]) -> str:
 def choices_table(found: Sequence[Judged], least: Sequence[int]) -> str:
     """CSV: a row for each choice that was run in all settings of at least so many updates: mean, worst and median."""
     longer = {steps: [one.regrets for one in found if one.setting.cell.steps >= steps] for steps in least}
-    headings = ["warm-up", *(f"T ≥ {steps:,}: {len(some)} settings, {what} %" for steps, some in longer.items()
-                             for what in ("mean", "worst", "median"))]  # fmt: skip
+    whats = {"mean": statistics.fmean, "worst": max, "median": statistics.median}
+    headings = [f"T ≥ {steps:,}: {len(some)} settings, {what} %" for steps, some in longer.items() for what in whats]
     lines = []
     for name in CHOICES:
         costs = [[one[name] for one in some] if all(name in one for one in some) else [] for some in longer.values()]
-        cells = [
-            text
-            for some in costs
-            for text in (
-                (f"{statistics.fmean(some):.2f}", f"{max(some):.1f}", f"{statistics.median(some):.2f}")
-                if some else ("–", "–", "–")
-            )
-        ]  # fmt: skip
+        cells = [f"{what(some):.2f}" if some else "–" for some in costs for what in whats.values()]
         lines.append(["the default" if name == DEFAULT else title(name), *cells])
-    return comma_separated(headings, [line for line in lines if {*line[1:]} != {"–"}])
+    return comma_separated(["warm-up", *headings], [line for line in lines if {*line[1:]} != {"–"}])
 
 
 def lengths_table(found: Iterable[Judged]) -> str:

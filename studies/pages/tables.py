@@ -66,10 +66,10 @@ def sweeps(data: Path) -> dict[str, dict[str, Sweep]]:
         if cell.steps == 4_000:
             stored.setdefault(cell.optimizer, []).append(cell)
     first = {name: sweep(people, PEOPLE, stored[name], SENSITIVE, [TUNING_SEED]) for name in bench.OPTIMIZERS}
-    found = {"LLaMA on bytes, 4,000 updates, 5 rates, 1 seed": first}
+    found = {"LLaMA on bytes, T = 4,000": first}
     for part in bench.PLAN:
         for bed in part.beds:
-            name = f"{bench.TITLES[bed]}, {part.steps:,} updates, {len(bench.FACTORS)} rates, {len(part.seeds)} seeds"
+            name = f"{bench.TITLES[bed]}, T = {part.steps:,}"
             found[name] = {
                 one: sweep(rows, bench.BEDS[bed][0], bench.cells(bed, one, part.steps), part.entries, part.seeds)
                 for one in bench.OPTIMIZERS
@@ -126,7 +126,9 @@ def cost_table(found: Mapping[str, Group]) -> str:
 def choices_table(found: Sequence[Judged], least: Sequence[int]) -> str:
     """CSV: a row for each choice that was run in all settings of at least so many updates: mean, worst and median."""
     longer = {steps: [one.regrets for one in found if one.setting.cell.steps >= steps] for steps in least}
-    whats = {"mean": statistics.fmean, "worst": max, "median": statistics.median}
+    whats: dict[str, Callable[[Sequence[float]], float]] = {
+        "mean": statistics.fmean, "worst": max, "median": statistics.median
+    }  # fmt: skip
     headings = [f"T ≥ {steps:,}: {len(some)} settings, {what} %" for steps, some in longer.items() for what in whats]
     lines = []
     for name in CHOICES:

@@ -126,9 +126,7 @@ def cost_table(found: Mapping[str, Group]) -> str:
 def choices_table(found: Sequence[Judged], least: Sequence[int]) -> str:
     """CSV: a row for each choice that was run in all settings of at least so many updates: mean, worst and median."""
     longer = {steps: [one.regrets for one in found if one.setting.cell.steps >= steps] for steps in least}
-    whats: dict[str, Callable[[Sequence[float]], float]] = {
-        "mean": statistics.fmean, "worst": max, "median": statistics.median
-    }  # fmt: skip
+    whats: dict[str, Callable[..., float]] = {"mean": statistics.fmean, "worst": max, "median": statistics.median}
     headings = [f"T ≥ {steps:,}: {len(some)} settings, {what} %" for steps, some in longer.items() for what in whats]
     lines = []
     for name in CHOICES:

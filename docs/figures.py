@@ -2,7 +2,7 @@
 
 python docs/figures.py [NAME ...]
 
-Those of the studies, `first`, `regret`, `recovery` and `which-rate`, are made by `python -m studies pages`.
+Those of the studies, `sensitivity`, `geometry`, `recovery` and `which-rate`, are made by `python -m studies pages`.
 """
 
 import csv

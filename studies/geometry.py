@@ -202,7 +202,7 @@ def short_table(rows: Rows) -> str:
         lines.append([kind, optimizer, len(some), mean_and_worst(now), mean_and_worst(before),
                       with_error(change), f"{max(change.values):+.1f}"])  # fmt: skip
     return comma_separated(
-        ["settings", "optimizer", "n", "default (worst)", "earlier (worst)", "difference", "its worst"], lines
+        ["settings", "optimizer", "n", "default (worst)", "earlier default (worst)", "difference", "its worst"], lines
     )
 
 

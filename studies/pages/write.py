@@ -11,7 +11,7 @@ from autowarm.lab.analysis.markdown import table
 from autowarm.lab.config import LabError
 from autowarm.lab.files import write_atomically
 
-from .. import published, recovery
+from .. import geometry, published, recovery
 from ..rows import Rows
 from .figures import recovery_figure, sensitivity_figure
 from .find_rate import find_rate_table, searches_figure
@@ -23,7 +23,10 @@ _SHOWN = re.compile(r"(<!-- (\S+\.csv) -->\n\n)(?:\|.*\n)*")
 
 def tables(data: Path) -> dict[str, str]:
     """All tables that are made of stored rows, as CSV by name."""
+    judged_by_geometry = Rows.load(data / "studies" / geometry.ROWS.name)
     return texts(data) | {
+        "geometry-short": geometry.short_table(judged_by_geometry),
+        "geometry-long": geometry.long_table(judged_by_geometry),
         "faults-recovered": recovery.faults_table(Rows.load(data / "studies" / "faults.jsonl")),
         "find-rate": find_rate_table(data), "published": published.published_table(),
         "published-costs": published.published_costs_table(),

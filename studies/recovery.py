@@ -125,11 +125,11 @@ def _trained(run: Run) -> tuple[nn.Module, list[float], list[Any]]:
         group["lr"] *= float(run.what.split()[-1]) if run.what.startswith("rate") else 1.0
     schedulers: list[Any]
     if run.schedule == LINEAR:
-        guard = SpikeGuard(training.optimizer, cell.steps, model=model, recover=True if run.recovers else "warn")
+        guard = SpikeGuard(training.optimizer, cell.steps, recover=model if run.recovers else "warn")
         schedulers = [by_hand(training, cell.steps // 10), guard]
     else:
-        schedulers = [AdaptiveWarmup(training.optimizer, cell.steps, recover=run.recovers, max_nonfinite=cell.steps,
-                                     model=model)]  # fmt: skip
+        recover = model if run.recovers else False
+        schedulers = [AdaptiveWarmup(training.optimizer, cell.steps, recover=recover, max_nonfinite=cell.steps)]
 
     def loss_of(step: int) -> Tensor:
         torch.manual_seed(10_000 * run.seed + step)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autowarm.schedule import core
+from autowarm.schedule import core, planning
 from studies import bench, geometry, published
 from studies.rows import Cell, PlannedRow, Rows
 
@@ -22,13 +22,13 @@ def test_the_plan_is_made_from_the_rows_of_finished_studies(monkeypatch: pytest.
 
 
 def test_a_candidates_constants_hold_in_its_own_runs_alone() -> None:
-    before = core.PEAK_GAP, core.AVERAGES, core.LONG
+    before = {**planning.PEAK_SHARES}, core.AVERAGES, core.MAX_WARMUPS
     for schedule, known in {"rule 0.05": "default", "earlier": "default", "linear 0.1": "linear 0.1"}.items():
         with geometry.constants(schedule) as name:
             assert name == known
-            assert (core.PEAK_GAP == 0.05) == (schedule == "rule 0.05")
-            assert (core.LONG == 0.2) == (schedule == "earlier")
-    assert before == (core.PEAK_GAP, core.AVERAGES, core.LONG)
+            assert ({*planning.PEAK_SHARES.values()} == {0.05}) == (schedule == "rule 0.05")
+            assert (core.MAX_WARMUPS[2] == 0.2) == (schedule == "earlier")
+    assert before == (planning.PEAK_SHARES, core.AVERAGES, core.MAX_WARMUPS)
     run = PlannedRow("cells", Cell("mlp", "adamw", 40, 0.01), "rule 0.05", 0)
     row, default = geometry.make(run), bench.make(PlannedRow("cells", run.cell, "linear 0.1", 0))
     assert PlannedRow.of(row) == run

@@ -123,13 +123,14 @@ def _trained(run: Run) -> tuple[nn.Module, list[float], list[Any]]:
     training = Training(model, PlannedRow("cells", cell, run.schedule, run.seed))
     for group in training.optimizer.param_groups:
         group["lr"] *= float(run.what.split()[-1]) if run.what.startswith("rate") else 1.0
-    schedulers: list[Any]
+    watch: Any
     if run.schedule == LINEAR:
-        guard = SpikeGuard(training.optimizer, cell.steps, recover=model if run.recovers else "warn")
-        schedulers = [by_hand(training, cell.steps // 10), guard]
+        watch = SpikeGuard(training.optimizer, cell.steps, recover=model)
     else:
         recover = model if run.recovers else False
-        schedulers = [AdaptiveWarmup(training.optimizer, cell.steps, recover=recover, max_nonfinite=cell.steps)]
+        watch = AdaptiveWarmup(training.optimizer, cell.steps, recover=recover, max_nonfinite=None)
+    ramp = [by_hand(training, cell.steps // 10)] if run.schedule == LINEAR else []
+    schedulers = [*ramp, *([watch] if run.recovers or not ramp else [])]
 
     def loss_of(step: int) -> Tensor:
         torch.manual_seed(10_000 * run.seed + step)
@@ -139,7 +140,7 @@ def _trained(run: Run) -> tuple[nn.Module, list[float], list[Any]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         losses = [*updates(model, training.optimizer, schedulers, loss_of, cell.steps)]
-    return model, losses, schedulers[-1].recoveries
+    return model, losses, watch.recoveries
 
 
 def faulty(batch: Batch, what: str, step: int, steps: int) -> tuple[Batch, float]:

@@ -30,7 +30,7 @@ from .partition import by_reading, partition
 from .states import Saved
 from .step.agreement import Agreement
 from .step.dtensors import PLAIN, is_dtensor
-from .step.nonfinite import SkippedUpdates, measured
+from .step.nonfinite import Flag, SkippedUpdates, measured
 from .step.outliers import Outliers
 from .step.plan import Plans
 from .step.sharing import Shared
@@ -250,21 +250,22 @@ class LMO(Watched, Saved):
         shared = self._is_shared()
         rules: Mapping[str, Any] = self._shared if shared else self._rules
         if shared:
-            updates, finite, squares = self._collect_and_agree()
+            updates, finite, squares = self._collect_with_ranks()
         else:
             updates = self._collect()
             finite, squares = measured([g for update in updates for g in update.gs])
-        made = finite
+        flag = Flag(finite, finite)
         if self._outliers.limit is not None:
             made = self._outliers.judge(self._agreement.total(squares) if shared else squares, finite)
-            made = self._agreement.all_of(made) if shared else made
-        for update in updates if made is not False else ():
-            update.finite = made if isinstance(made, Tensor) else None
+            flag = Flag(finite, self._agreement.all_of(made) if shared else made)
+        # Where the host knows that it is not made, there is nothing to do; a flag on a device masks what follows.
+        for update in updates if flag.made is not False else ():
+            update.finite = flag.on_device
             rules[update.group.get("algorithm", "")].update_(update, self._plans)
         if shared and not torch.compiler.is_compiling():
-            self._agreement.steps += 1
+            self._agreement.updates += 1
         if len(updates) > 0:  # which PyTorch 2.11 can trace, unlike bool
-            self._skipped.count(type(self).__name__, finite, made)
+            self._skipped.count(type(self).__name__, flag)
         return len(updates) > 0
 
     def _collect(self) -> list[Update]:
@@ -354,18 +355,17 @@ class LMO(Watched, Saved):
             found += [re.sub(r" at 0x\w+|, device='\S+'", "", said)] * len(group["params"])
         return found
 
-    def _collect_and_agree(self) -> tuple[list[Update], bool | Tensor, Sequence[Tensor]]:
-        """`_collect`, and `Agreement.reach` with the ranks that share tensors; they are told if this one cannot."""
-        self._agreement.begin(type(self).__name__, self.param_groups, self._options)
+    def _collect_with_ranks(self) -> tuple[list[Update], bool | Tensor, Sequence[Tensor]]:
+        """`_collect`, whether gradients are finite, and Σg² in parts: on all ranks, which know if this one raises."""
         if torch.compiler.is_compiling():  # a compiler does not trace a call of `_init_group` that may raise
             updates = self._collect()
         else:
             try:
                 updates = self._collect()
             except Exception as error:
-                self._agreement.reach([], refused=error)
+                self._agreement.reach(self, [], refused=error)
                 raise
-        return updates, *self._agreement.reach(updates)
+        return updates, *self._agreement.reach(self, updates)
 
     @in_normal_mode
     @torch.no_grad()
@@ -374,7 +374,7 @@ class LMO(Watched, Saved):
 
         Ranks that share tensors must call this together: if one refuses its gradients, all raise.
         """
-        (self._collect_and_agree if self._is_shared() else self._collect)()
+        (self._collect_with_ranks if self._is_shared() else self._collect)()
 
     @property
     def skipped_updates(self) -> int:

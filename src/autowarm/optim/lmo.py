@@ -14,7 +14,7 @@ from torch.optim.optimizer import ParamsT
 
 from ..devices import check_member, is_capturing
 from ..geometry import Geometry, GeometryName, resolve
-from ..modes import in_normal_mode
+from ..modes import without_autocast
 from .checks import (
     called,
     check_capture,
@@ -75,8 +75,7 @@ class Watched(Optimizer):
         """Make an update.
 
         Our optimizers update every tensor that has a gradient, if all gradients are finite, and none otherwise. A
-        gradient of another dtype is converted to its tensor's. The caller's autocast and inference mode reach the
-        closure alone.
+        gradient of another dtype is converted to its tensor's. The caller's autocast reaches the closure alone.
 
         Args:
             closure: recomputes the loss and its gradients, and returns the loss. It is called once.
@@ -87,8 +86,15 @@ class Watched(Optimizer):
                 group's rate is out of range; nothing is updated. Other options are checked when a group is added.
             RuntimeError: ranks that share tensors have different tensors or gradients; no rank updates anything, and
                 on an accelerator the error may come in a later step. Also if gradients were not finite in
-                ``max_nonfinite`` updates in a row, or a CUDA graph that could not be replayed is capturing the step.
+                ``max_nonfinite`` updates in a row, a CUDA graph that could not be replayed is capturing the step, or
+                it is made in `torch.inference_mode`.
         """
+        # The compiler leaves this mode by itself, and cannot trace the question.
+        if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+            raise RuntimeError(
+                f"{type(self).__name__}.step was called in torch.inference_mode, where state would be made that no "
+                "later step could change: step outside of it; torch.no_grad does no harm"
+            )
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -244,7 +250,7 @@ class LMO(Watched, Saved):
             if is_dtensor(p):
                 Shared(self._rule(group), None).shares(group["geometry"], [p])  # raises if it is sharded over too many
 
-    @in_normal_mode
+    @without_autocast
     @torch.no_grad()
     def _step(self) -> bool:
         shared = self._is_shared()
@@ -367,7 +373,7 @@ class LMO(Watched, Saved):
                 raise
         return updates, *self._agreement.reach(self, updates)
 
-    @in_normal_mode
+    @without_autocast
     @torch.no_grad()
     def check_step(self) -> None:
         """Raise the errors of `step` that the present gradients would cause, without a step.

@@ -99,9 +99,10 @@ class Watched(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        found = self._step()
-        if self._unused.left or self._unused.empty or not found:
-            self._unused.look(type(self).__name__, self.param_groups, found=found, closure=closure is not None)
+        any_gradient = self._step()
+        if self._unused.left or self._unused.empty or not any_gradient:
+            whose = type(self).__name__, self.param_groups
+            self._unused.look(*whose, any_gradient=any_gradient, closure=closure is not None)
         return loss
 
 
@@ -183,7 +184,7 @@ class LMO(Watched, Saved):
         self._build(params, lr, common, process_group, geometry=geometry, momentum=momentum, nesterov=nesterov)
 
     def _build(
-        self, params: ParamsT, lr: Any, common: Common, process_group: dist.ProcessGroup | None = None, **own: Any
+        self, params: ParamsT, lr: Any, common: Common, process_group: dist.ProcessGroup | None = None, **options: Any
     ) -> None:
         """Make the optimizer from the options that all have, and those that its class adds or sets."""
         known = {*signature(type(self)).parameters, *_COMMON} - {"params", "common"}
@@ -195,7 +196,7 @@ class LMO(Watched, Saved):
                 f"{type(self).__name__} takes parameters: for a model, {type(self).__name__}.from_model(model, lr)"
             )
         check_member(process_group)
-        defaults: dict[str, Any] = {"lr": lr, **own, **_COMMON, **common}
+        defaults: dict[str, Any] = {"lr": lr, **options, **_COMMON, **common}
         self._process_group = process_group
         self._prepare()
         self._skipped = SkippedUpdates(defaults.pop("max_nonfinite"))
@@ -262,10 +263,10 @@ class LMO(Watched, Saved):
             finite, squares = measured([g for update in updates for g in update.gs])
         flag = Flag(finite, finite)
         if self._outliers.limit is not None:
-            made = self._outliers.judge(self._agreement.total(squares) if shared else squares, finite)
-            flag = Flag(finite, self._agreement.all_of(made) if shared else made)
+            passed = self._outliers.judge(self._agreement.total(squares) if shared else squares, finite)
+            flag = Flag(finite, self._agreement.all_of(passed) if shared else passed)
         # Where the host knows that it is not made, there is nothing to do; a flag on a device masks what follows.
-        for update in updates if flag.made is not False else ():
+        for update in updates if flag.applied is not False else ():
             update.finite = flag.on_device
             rules[update.group.get("algorithm", "")].update_(update, self._plans)
         if shared and not torch.compiler.is_compiling():
@@ -353,13 +354,13 @@ class LMO(Watched, Saved):
 
     def _options(self) -> list[str]:
         """What ranks must have alike of each tensor, beside its shape."""
-        found: list[str] = []
+        described: list[str] = []
         for group in self.param_groups:
             options = [group[name] for name in self.defaults if name != "lr"]
-            said = repr((options, self._outliers.limit, self._skipped.most))
+            text = repr((options, self._outliers.limit, self._skipped.most))
             # Whatever one's own geometry holds may be elsewhere on each rank.
-            found += [re.sub(r" at 0x\w+|, device='\S+'", "", said)] * len(group["params"])
-        return found
+            described += [re.sub(r" at 0x\w+|, device='\S+'", "", text)] * len(group["params"])
+        return described
 
     def _collect_with_ranks(self) -> tuple[list[Update], bool | Tensor, Sequence[Tensor]]:
         """`_collect`, whether gradients are finite, and Σg² in parts: on all ranks, which know if this one raises."""
@@ -410,8 +411,8 @@ class LMO(Watched, Saved):
         lines = [f"{type(self).__name__}("]
         first = float(self.param_groups[0]["lr"])
         for group in self.param_groups:
-            size, own = sum(p.numel() for p in group["params"]), float(group["lr"])
-            ratio = f" ({own / first:.3g} × the first group's)" if first and own != first else ""
+            size, lr = sum(p.numel() for p in group["params"]), float(group["lr"])
+            ratio = f" ({lr / first:.3g} × the first group's)" if first and lr != first else ""
             names = dict.fromkeys([*(self._rule(group).options or self.defaults), *_SWITCHES])
             shown = [name for name in names if name not in _SWITCHES or group[name] != _COMMON[name]]
             described = ", ".join(f"{name}={group[name]}{ratio * (name == 'lr')}" for name in shown)

@@ -24,7 +24,7 @@ W = [nn.Parameter(torch.zeros(4, 6))]
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "_said", set())
+    monkeypatch.setattr(known, "_warned_of", set())
 
 
 @pytest.mark.parametrize(

@@ -43,12 +43,12 @@ class Flag(NamedTuple):
     """What is known of an update, on all ranks that share its tensors: numbers on the host, or flags on a device."""
 
     finite: bool | Tensor  # whether all gradients are
-    made: bool | Tensor  # whether it is made: it may be an outlier
+    applied: bool | Tensor  # whether the update is made: it may be an outlier
 
     @property
     def on_device(self) -> Tensor | None:
         """A flag without which nothing may change; None if the host knows."""
-        return self.made if isinstance(self.made, Tensor) else None
+        return self.applied if isinstance(self.applied, Tensor) else None
 
 
 def read_on_host(device: torch.device) -> bool:
@@ -109,7 +109,7 @@ class SkippedUpdates:
             in_a_row, total = self._count_on_device(flag)
         else:
             self._in_a_row = 0 if flag.finite else self._in_a_row + 1
-            self._total += not flag.made
+            self._total += not flag.applied
             in_a_row, total = self._in_a_row, self._total
         if total and not self._warned:
             self._warned = True

@@ -266,8 +266,9 @@ class LMO(Watched, Saved):
             passed = self._outliers.judge(self._agreement.total(squares) if shared else squares, finite)
             flag = Flag(finite, self._agreement.all_of(passed) if shared else passed)
         # Where the host knows that it is not made, there is nothing to do; a flag on a device masks what follows.
+        mask = flag.applied if isinstance(flag.applied, Tensor) else None
         for update in updates if flag.applied is not False else ():
-            update.finite = flag.on_device
+            update.finite = mask
             rules[update.group.get("algorithm", "")].update_(update, self._plans)
         if shared and not torch.compiler.is_compiling():
             self._agreement.updates += 1

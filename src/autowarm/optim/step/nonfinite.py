@@ -45,11 +45,6 @@ class Flag(NamedTuple):
     finite: bool | Tensor  # whether all gradients are
     applied: bool | Tensor  # whether the update is made: it may be an outlier
 
-    @property
-    def on_device(self) -> Tensor | None:
-        """A flag without which nothing may change; None if the host knows."""
-        return self.applied if isinstance(self.applied, Tensor) else None
-
 
 def read_on_host(device: torch.device) -> bool:
     """Whether to read flags at once: on the host, where this needs no waiting, and outside tracing."""
@@ -105,7 +100,7 @@ class SkippedUpdates:
         Raises:
             RuntimeError: gradients were not finite too many times in a row.
         """
-        if any(isinstance(each, Tensor) for each in flag):
+        if isinstance(flag.finite, Tensor) or isinstance(flag.applied, Tensor):
             in_a_row, total = self._count_on_device(flag)
         else:
             self._in_a_row = 0 if flag.finite else self._in_a_row + 1

@@ -1,7 +1,8 @@
-"""The modes that a caller steps in: autocast, inference mode and gradients of another dtype change no step."""
+"""Autocast and gradients of another dtype change no step, and inference mode is refused."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -49,18 +50,33 @@ def autocast(dtype: torch.dtype) -> Mode:
 
 @every_optimizer
 @every_lr
-@each("mode", [autocast(torch.bfloat16), autocast(torch.float16), torch.inference_mode])
+@each("mode", [autocast(torch.bfloat16), autocast(torch.float16), torch.no_grad])
 @each("made_inside", [False, True])
 def test_a_mode_changes_no_bit_of_this_step_or_the_next(
     make: Make, lr: Callable, mode: Mode, made_inside: bool
 ) -> None:
-    if make is makers.together and mode is torch.inference_mode:
-        return  # PyTorch's optimizers make their state in the mode that they are in
     plain = trained(make, lr(), *[nullcontext] * 3)
     with mode() if made_inside else nullcontext():
         rate = lr()
     for modes in ([mode] * 3, [mode, nullcontext, mode]):
         assert all(map(torch.equal, plain, trained(make, rate, *modes)))
+
+
+@every_optimizer
+@each("closure", [None, lambda: 0.0])
+def test_a_step_in_inference_mode_is_refused_and_the_next_is_as_if_it_had_not_been(make: Make, closure: Any) -> None:
+    model, plain = a_model(), a_model()
+    opts = make(model, 1e-2), make(plain, 1e-2)
+    for step in range(2):
+        draw_gradients(model, step)
+        draw_gradients(plain, step)
+        before = [p.detach().clone() for p in model.parameters()]
+        with torch.inference_mode(), pytest.raises(RuntimeError, match=r"step was called in torch.inference_mode"):
+            opts[0].step(closure)
+        assert all(map(torch.equal, model.parameters(), before))
+        for opt in opts:
+            opt.step()
+    assert all(map(torch.equal, model.parameters(), plain.parameters()))
 
 
 @pytest.mark.parametrize("make", CLASSES)
@@ -73,16 +89,16 @@ def test_a_tensor_made_in_inference_mode_is_refused_by_name(make: type[LMO]) -> 
 
 @pytest.mark.filterwarnings("ignore:.*ran no backward pass")
 @every_optimizer
-@pytest.mark.parametrize("mode", [autocast(torch.bfloat16), torch.inference_mode, torch.no_grad])
+@pytest.mark.parametrize("mode", [autocast(torch.bfloat16), torch.no_grad])
 def test_a_closure_runs_in_the_mode_of_the_caller(make: Make, mode: Mode) -> None:
     model, seen = a_model(), []
 
     def closure() -> float:
-        seen.append((torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled(), torch.is_grad_enabled()))
+        seen.append((torch.is_autocast_enabled("cpu"), torch.is_grad_enabled()))
         return 0.0
 
     with mode():
-        expected = torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled(), True
+        expected = torch.is_autocast_enabled("cpu"), True
         make(model, 1e-2).step(closure)
     assert seen == [expected]
 

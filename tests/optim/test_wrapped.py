@@ -15,6 +15,7 @@ from autowarm import AdaptiveWarmup, find_rate
 from autowarm.geometry import Sign
 from autowarm.optim import Together, geometry_of
 from autowarm.optim.wrapped import inside, unwrapped
+from autowarm.schedule import Calibration
 from tests.cases import each
 from tests.optim.makers import CLASSES
 
@@ -308,7 +309,7 @@ def split(model: nn.Module) -> Optimizer:
     return heavyball.SplitOpt([{"params": [p], "optimizer": kind, "lr": LR} for p, kind in kinds])
 
 
-@each("given", [{}, {"geometry": "sign"}, {"kappa": 1.0}])
+@each("given", [{}, {"calibration": "sign"}, {"calibration": Calibration("sign", kappa=1.0)}])
 @each(
     ("make", "says", "instead"),
     [

@@ -159,8 +159,8 @@ class Geometry(ABC):
 
     def radii(self, shapes: Sequence[torch.Size]) -> float | list[float]:
         """Return R for tensors of these shapes: one number if it is the same for all, otherwise a list."""
-        found = [self.radius_of(shape) for shape in shapes]
-        return found[0] if len({*found}) == 1 else found
+        radii = [self.radius_of(shape) for shape in shapes]
+        return radii[0] if len({*radii}) == 1 else radii
 
     def at_radius(self, radius: float | RadiusRule) -> Self:
         """Return the same geometry with another radius."""

@@ -41,7 +41,7 @@ class Rate:
         keep = self.keep
         if keep is None:
             return
-        if isinstance(keep, float) and xs[0].is_cpu and all(x.dtype is torch.float32 for x in xs):
+        if isinstance(keep, float) and xs[0].is_cpu and {x.dtype for x in xs} == {torch.float32}:
             # PyTorch makes a tensor of a number for every x, in more time than a small x's product takes.
             keep = torch.tensor(keep, dtype=torch.float32, device="cpu")
         torch._foreach_mul_(xs, keep)

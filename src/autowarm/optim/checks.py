@@ -167,8 +167,8 @@ def plain_numbers(options: Mapping[str, Any], ours: Container[str]) -> dict[str,
     def plain(name: str, x: Any) -> Any:
         if isinstance(x, tuple | list) and name != "params":
             return type(x)(plain(name, one) for one in x)
-        held = isinstance(x, np.ndarray) or (isinstance(x, Tensor) and not name.endswith("lr"))
-        if isinstance(x, np.generic) or (held and name in ours and math.prod(x.shape) == 1):
+        is_array = isinstance(x, np.ndarray) or (isinstance(x, Tensor) and not name.endswith("lr"))
+        if isinstance(x, np.generic) or (is_array and name in ours and math.prod(x.shape) == 1):
             return x.item()
         return float(x) if isinstance(x, Fraction | Decimal) else x
 
@@ -185,9 +185,9 @@ def name_like_others(group: dict[str, Any], others: Sequence[Mapping[str, Any]])
     group["params"] = [(f"added.{i}", p) if isinstance(p, Tensor) else p for i, p in enumerate(tensors, n)]
 
 
-def few(said: Sequence[str], between: str = ", ") -> str:
+def few(items: Sequence[str], between: str = ", ") -> str:
     """The first three of these, and how many more there are."""
-    return between.join(said[:3]) + (f"{between}and {len(said) - 3} more" if len(said) > 3 else "")
+    return between.join(items[:3]) + (f"{between}and {len(items) - 3} more" if len(items) > 3 else "")
 
 
 def called(i: int, groups: Sequence[Mapping[str, Any]]) -> str:

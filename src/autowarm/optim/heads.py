@@ -62,10 +62,10 @@ def _outermost_by_name(model: nn.Module) -> dict[str, list[Tensor]]:
     """The layers and bare tensors of a usual name that are least deep in a model, but none in a list of blocks."""
     level = {"": model}
     while level:
-        found: dict[str, list[Tensor]] = {}
+        candidates: dict[str, list[Tensor]] = {}
         below: dict[str, nn.Module] = {}
         for path, module in level.items():
-            found |= {
+            candidates |= {
                 path + name: [p]
                 for name, p in module.named_parameters(recurse=False)
                 if name in _USUAL and _is_matrix(p)
@@ -78,12 +78,12 @@ def _outermost_by_name(model: nn.Module) -> dict[str, list[Tensor]]:
                 kinds = LAYERS if name == "classifier" and not path else nn.Linear
                 if isinstance(child, _LISTS) and _SEVERAL.search(name):
                     heads = {f"{path}{name}.{key}": _layers(one)[-1:] for key, one in child.named_children()}
-                    found |= {head: _tensors(layers) for head, layers in heads.items() if layers}
+                    candidates |= {head: _tensors(layers) for head, layers in heads.items() if layers}
                 # Blocks may call a whole module "output": below the top, only single layers count.
                 elif name in _USUAL and (layers := _layers(child, kinds)[-1:]) and (not path or layers == [child]):
-                    found[path + name] = _tensors(layers)
-        if found:
-            return found
+                    candidates[path + name] = _tensors(layers)
+        if candidates:
+            return candidates
         level = below
     return {}
 
@@ -105,8 +105,8 @@ def _tensors(layers: Iterable[nn.Module]) -> list[Tensor]:
 
 def _is_linear(module: nn.Module) -> bool:
     """Whether a module is a linear layer, PyTorch's or of a class that has a matrix and no parts."""
-    own = getattr(module, "weight", None)
-    other = not [*module.children()] and isinstance(own, Tensor) and own.ndim == 2 and not table_of(module)
+    weight = getattr(module, "weight", None)
+    other = not [*module.children()] and isinstance(weight, Tensor) and weight.ndim == 2 and not table_of(module)
     return isinstance(module, nn.Linear) or other
 
 

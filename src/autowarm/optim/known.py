@@ -22,7 +22,7 @@ _SECOND_MOMENTS = re.compile(r"Adam|RMSprop|Adagrad|Adadelta|Adafactor|AdaFactor
 _ADAM = re.compile(r"Adam|AdEMAMix")
 # What sets its own rate or schedule, and so has two of them under ours.
 _OWN_RATE = re.compile(r"ScheduleFree|Prodigy|DAdapt|^(L?DoG|DoWG|COCOB|Mechanic|AdamG|TRAC|Ranger21)$")
-_said: set[str] = set()
+_warned_of: set[str] = set()
 
 
 def geometry_of(optimizer: Optimizer, *, warn: bool = True) -> Geometry:
@@ -54,8 +54,8 @@ def geometry_of(optimizer: Optimizer, *, warn: bool = True) -> Geometry:
     else:
         taken, why = "frobenius", f"the geometry of {name} is not known"
     adam = bool(like_adamw) and named(like_adamw[0], _ADAM)
-    if warn and not (adam or name in _said or any(_own(one) for one in others)):
-        _said.add(name)
+    if warn and not (adam or name in _warned_of or any(_sets_own_rate(one) for one in others)):
+        _warned_of.add(name)
         warnings.warn(
             f"{why}: its steps are taken as {taken} geometry, which the theory behind the schedule does not cover. "
             f"Pass calibration={taken!r} to confirm it, or another one if you know better",
@@ -70,7 +70,7 @@ def warn_of_own_rates(optimizer: Optimizer) -> None:
     while (inner := wrapped_by(layers[-1])) is not None:
         layers.append(inner)
     for one in (*layers[:-1], *inside(layers[-1])):
-        if _own(one):
+        if _sets_own_rate(one):
             warnings.warn(
                 f"{type(one).__name__} sets its own rate or schedule, and AdaptiveWarmup sets a second one on top: use "
                 'it without AdaptiveWarmup, with relative_step=False and an lr, or, if you mean it, with decay="wso", '
@@ -79,7 +79,7 @@ def warn_of_own_rates(optimizer: Optimizer) -> None:
             )
 
 
-def _own(optimizer: Optimizer) -> bool:
+def _sets_own_rate(optimizer: Optimizer) -> bool:
     """Whether this optimizer sets its own rate or schedule."""
     relative = any(group.get("relative_step") for group in getattr(optimizer, "param_groups", ()))
     return relative or named(optimizer, _OWN_RATE)
@@ -118,9 +118,9 @@ def _keeps_second_moments(optimizer: Optimizer) -> bool:
 
 def geometry_in(group: dict[str, Any], p: Tensor, main: Geometry) -> Geometry:
     """Return the optimizer's main geometry as it reads a tensor of this group: matrix by matrix, at the same radius."""
-    own = group.get("geometry")
-    if isinstance(own, Geometry) and type(own) is type(main):
-        return own.at_radius(main.radius)
+    geometry = group.get("geometry")
+    if isinstance(geometry, Geometry) and type(geometry) is type(main):
+        return geometry.at_radius(main.radius)
     if group.get("depthwise"):
         return main.reading(blocks=p.shape[0])  # each row acts on its own
     return main

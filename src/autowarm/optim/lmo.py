@@ -14,7 +14,7 @@ from torch.optim.optimizer import ParamsT
 
 from ..devices import check_member, is_capturing
 from ..geometry import Geometry, GeometryName, resolve
-from ..modes import in_normal_mode
+from ..modes import without_autocast
 from .checks import (
     called,
     check_capture,
@@ -30,7 +30,7 @@ from .partition import by_reading, partition
 from .states import Saved
 from .step.agreement import Agreement
 from .step.dtensors import PLAIN, is_dtensor
-from .step.nonfinite import SkippedUpdates, measured
+from .step.nonfinite import Flag, SkippedUpdates, measured
 from .step.outliers import Outliers
 from .step.plan import Plans
 from .step.sharing import Shared
@@ -75,8 +75,7 @@ class Watched(Optimizer):
         """Make an update.
 
         Our optimizers update every tensor that has a gradient, if all gradients are finite, and none otherwise. A
-        gradient of another dtype is converted to its tensor's. The caller's autocast and inference mode reach the
-        closure alone.
+        gradient of another dtype is converted to its tensor's. The caller's autocast reaches the closure alone.
 
         Args:
             closure: recomputes the loss and its gradients, and returns the loss. It is called once.
@@ -87,15 +86,23 @@ class Watched(Optimizer):
                 group's rate is out of range; nothing is updated. Other options are checked when a group is added.
             RuntimeError: ranks that share tensors have different tensors or gradients; no rank updates anything, and
                 on an accelerator the error may come in a later step. Also if gradients were not finite in
-                ``max_nonfinite`` updates in a row, or a CUDA graph that could not be replayed is capturing the step.
+                ``max_nonfinite`` updates in a row, a CUDA graph that could not be replayed is capturing the step, or
+                it is made in `torch.inference_mode`.
         """
+        # The compiler leaves this mode by itself, and cannot trace the question.
+        if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+            raise RuntimeError(
+                f"{type(self).__name__}.step was called in torch.inference_mode, where state would be made that no "
+                "later step could change: step outside of it; torch.no_grad does no harm"
+            )
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        found = self._step()
-        if self._unused.left or self._unused.empty or not found:
-            self._unused.look(type(self).__name__, self.param_groups, found=found, closure=closure is not None)
+        any_gradient = self._step()
+        if self._unused.left or self._unused.empty or not any_gradient:
+            whose = type(self).__name__, self.param_groups
+            self._unused.look(*whose, any_gradient=any_gradient, closure=closure is not None)
         return loss
 
 
@@ -177,7 +184,7 @@ class LMO(Watched, Saved):
         self._build(params, lr, common, process_group, geometry=geometry, momentum=momentum, nesterov=nesterov)
 
     def _build(
-        self, params: ParamsT, lr: Any, common: Common, process_group: dist.ProcessGroup | None = None, **own: Any
+        self, params: ParamsT, lr: Any, common: Common, process_group: dist.ProcessGroup | None = None, **options: Any
     ) -> None:
         """Make the optimizer from the options that all have, and those that its class adds or sets."""
         known = {*signature(type(self)).parameters, *_COMMON} - {"params", "common"}
@@ -189,7 +196,7 @@ class LMO(Watched, Saved):
                 f"{type(self).__name__} takes parameters: for a model, {type(self).__name__}.from_model(model, lr)"
             )
         check_member(process_group)
-        defaults: dict[str, Any] = {"lr": lr, **own, **_COMMON, **common}
+        defaults: dict[str, Any] = {"lr": lr, **options, **_COMMON, **common}
         self._process_group = process_group
         self._prepare()
         self._skipped = SkippedUpdates(defaults.pop("max_nonfinite"))
@@ -244,27 +251,29 @@ class LMO(Watched, Saved):
             if is_dtensor(p):
                 Shared(self._rule(group), None).shares(group["geometry"], [p])  # raises if it is sharded over too many
 
-    @in_normal_mode
+    @without_autocast
     @torch.no_grad()
     def _step(self) -> bool:
         shared = self._is_shared()
         rules: Mapping[str, Any] = self._shared if shared else self._rules
         if shared:
-            updates, finite, squares = self._collect_and_agree()
+            updates, finite, squares = self._collect_with_ranks()
         else:
             updates = self._collect()
             finite, squares = measured([g for update in updates for g in update.gs])
-        made = finite
+        flag = Flag(finite, finite)
         if self._outliers.limit is not None:
-            made = self._outliers.judge(self._agreement.total(squares) if shared else squares, finite)
-            made = self._agreement.all_of(made) if shared else made
-        for update in updates if made is not False else ():
-            update.finite = made if isinstance(made, Tensor) else None
+            passed = self._outliers.judge(self._agreement.total(squares) if shared else squares, finite)
+            flag = Flag(finite, self._agreement.all_of(passed) if shared else passed)
+        # Where the host knows that it is not made, there is nothing to do; a flag on a device masks what follows.
+        mask = flag.applied if isinstance(flag.applied, Tensor) else None
+        for update in updates if flag.applied is not False else ():
+            update.finite = mask
             rules[update.group.get("algorithm", "")].update_(update, self._plans)
         if shared and not torch.compiler.is_compiling():
-            self._agreement.steps += 1
+            self._agreement.updates += 1
         if len(updates) > 0:  # which PyTorch 2.11 can trace, unlike bool
-            self._skipped.count(type(self).__name__, finite, made)
+            self._skipped.count(type(self).__name__, flag)
         return len(updates) > 0
 
     def _collect(self) -> list[Update]:
@@ -346,35 +355,34 @@ class LMO(Watched, Saved):
 
     def _options(self) -> list[str]:
         """What ranks must have alike of each tensor, beside its shape."""
-        found: list[str] = []
+        described: list[str] = []
         for group in self.param_groups:
             options = [group[name] for name in self.defaults if name != "lr"]
-            said = repr((options, self._outliers.limit, self._skipped.most))
+            text = repr((options, self._outliers.limit, self._skipped.most))
             # Whatever one's own geometry holds may be elsewhere on each rank.
-            found += [re.sub(r" at 0x\w+|, device='\S+'", "", said)] * len(group["params"])
-        return found
+            described += [re.sub(r" at 0x\w+|, device='\S+'", "", text)] * len(group["params"])
+        return described
 
-    def _collect_and_agree(self) -> tuple[list[Update], bool | Tensor, Sequence[Tensor]]:
-        """`_collect`, and `Agreement.reach` with the ranks that share tensors; they are told if this one cannot."""
-        self._agreement.begin(type(self).__name__, self.param_groups, self._options)
+    def _collect_with_ranks(self) -> tuple[list[Update], bool | Tensor, Sequence[Tensor]]:
+        """`_collect`, whether gradients are finite, and Σg² in parts: on all ranks, which know if this one raises."""
         if torch.compiler.is_compiling():  # a compiler does not trace a call of `_init_group` that may raise
             updates = self._collect()
         else:
             try:
                 updates = self._collect()
             except Exception as error:
-                self._agreement.reach([], refused=error)
+                self._agreement.reach(self, [], refused=error)
                 raise
-        return updates, *self._agreement.reach(updates)
+        return updates, *self._agreement.reach(self, updates)
 
-    @in_normal_mode
+    @without_autocast
     @torch.no_grad()
     def check_step(self) -> None:
         """Raise the errors of `step` that the present gradients would cause, without a step.
 
         Ranks that share tensors must call this together: if one refuses its gradients, all raise.
         """
-        (self._collect_and_agree if self._is_shared() else self._collect)()
+        (self._collect_with_ranks if self._is_shared() else self._collect)()
 
     @property
     def skipped_updates(self) -> int:
@@ -404,8 +412,8 @@ class LMO(Watched, Saved):
         lines = [f"{type(self).__name__}("]
         first = float(self.param_groups[0]["lr"])
         for group in self.param_groups:
-            size, own = sum(p.numel() for p in group["params"]), float(group["lr"])
-            ratio = f" ({own / first:.3g} × the first group's)" if first and own != first else ""
+            size, lr = sum(p.numel() for p in group["params"]), float(group["lr"])
+            ratio = f" ({lr / first:.3g} × the first group's)" if first and lr != first else ""
             names = dict.fromkeys([*(self._rule(group).options or self.defaults), *_SWITCHES])
             shown = [name for name in names if name not in _SWITCHES or group[name] != _COMMON[name]]
             described = ", ".join(f"{name}={group[name]}{ratio * (name == 'lr')}" for name in shown)

@@ -88,8 +88,8 @@ class Muon(LMO):
     ) -> None:
         adamw = {"adamw_betas": adamw_betas, "adamw_eps": adamw_eps}
         spectral = Spectral(radius, method=method, steps=steps, dtype=dtype)
-        own = {"geometry": spectral, "momentum": momentum, "nesterov": nesterov, "algorithm": "muon"}
-        self._build(params, lr, common, process_group, **own, **adamw)
+        options = {"geometry": spectral, "momentum": momentum, "nesterov": nesterov, "algorithm": "muon"}
+        self._build(params, lr, common, process_group, **options, **adamw)
 
     @classmethod
     def from_model(
@@ -190,5 +190,5 @@ class Muon(LMO):
 
 def _role(geometry: Spectral) -> str:
     kind = "expert stacks" if geometry.stacked else "matrices"
-    kept = ", kept as (in, out)" if geometry.transposed else ""
-    return kind + ("" if geometry.blocks == 1 else f" in {geometry.blocks} blocks") + kept
+    layout = ", kept as (in, out)" if geometry.transposed else ""
+    return kind + ("" if geometry.blocks == 1 else f" in {geometry.blocks} blocks") + layout

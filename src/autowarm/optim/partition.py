@@ -147,13 +147,13 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
     embedding_ids = {id(p) for m in model.modules() if table_of(m) for p in m.parameters()}
     parts = Parts(undecayed=_undecayed(model))
     modules = dict(model.named_modules(remove_duplicate=False))
-    seen: set[int] = set()
+    visited: set[int] = set()
     names = {name for name, _ in model.named_parameters()}
     for name, owner, p in _with_owners(model):
         # Quantised weights are integers, which no optimizer updates.
-        if id(p) in seen or not (p.is_floating_point() or p.is_complex()):
+        if id(p) in visited or not (p.is_floating_point() or p.is_complex()):
             continue
-        seen.add(id(p))
+        visited.add(id(p))
         called = _names_of(name, modules)
         keys = name.replace("query", "key").replace("queries", "keys")  # beside which attention has its queries
         looked_up = any(map(_LOOKED_UP.search, called)) and (keys == name or keys not in names)
@@ -193,7 +193,7 @@ def by_reading(
 
     ``blocks`` maps regular expressions to blocks of rows, see `autowarm.Muon.from_model`.
     """
-    found: dict[G, list[Named]] = defaultdict(list)
+    by_geometry: dict[G, list[Named]] = defaultdict(list)
     stacks = {name for name, _ in parts.stacks}
     for name, p in named:
         given = _blocks_of(name, blocks or {})
@@ -205,9 +205,9 @@ def by_reading(
                 f"blocks: {name} is the kernel of a {'transposed' if turned else 'grouped'} convolution, whose blocks "
                 "are its groups: choose a pattern that does not match it"
             )
-        own = given if isinstance(given, tuple) else math.lcm(given, groups)
-        found[geometry.reading(stacked=stacked, blocks=own, transposed=transposed)].append((name, p))
-    return found
+        sizes = given if isinstance(given, tuple) else math.lcm(given, groups)
+        by_geometry[geometry.reading(stacked=stacked, blocks=sizes, transposed=transposed)].append((name, p))
+    return by_geometry
 
 
 def _blocks_of(name: str, blocks: Mapping[str, int | Sequence[int]]) -> int | tuple[int, ...]:
@@ -268,14 +268,14 @@ def _is_exported(model: nn.Module, module: nn.Module) -> bool:
 
 def _undecayed(model: nn.Module) -> set[str]:
     tensors = dict(model.named_parameters(remove_duplicate=False))
-    found = {name for name, p in tensors.items() if getattr(p, "_no_weight_decay", False)}
+    exempt = {name for name, p in tensors.items() if getattr(p, "_no_weight_decay", False)}
     for path, module in model.named_modules():
         asked = (getattr(module, ask, None) for ask in ("no_weight_decay", "no_weight_decay_keywords"))
         exact, parts = ([*ask()] if callable(ask) else [] for ask in asked)
         if exact or parts:
             inside = {name: name.removeprefix(f"{path}.") for name in tensors if f"{name}.".startswith(path)}
-            found |= {name for name, own in inside.items() if own in exact or any(part in own for part in parts)}
-    return found
+            exempt |= {name for name, tail in inside.items() if tail in exact or any(part in tail for part in parts)}
+    return exempt
 
 
 def check_patterns(option: str, patterns: Iterable[str], model: nn.Module) -> None:
@@ -300,11 +300,11 @@ def _with_owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, Parameter]]
 
 def _names_of(name: str, modules: Mapping[str, nn.Module]) -> list[str]:
     """Return a tensor's own name and those of the lists and dictionaries of tensors that it is in."""
-    path, _, own = name.rpartition(".")
-    names = [own]
+    path, _, last = name.rpartition(".")
+    names = [last]
     while isinstance(modules[path], _CONTAINERS) and path:
-        path, _, own = path.rpartition(".")
-        names.append(own)
+        path, _, last = path.rpartition(".")
+        names.append(last)
     return names
 
 

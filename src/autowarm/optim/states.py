@@ -25,12 +25,12 @@ _WRAPPERS = re.compile(rf"^((module|{_INSERTED})\.)+|(?<=\.)({_INSERTED})\.")
 def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """Return a shallow copy of a saved state; ValueError if it does not belong to the tensors of these groups."""
     parts = {"state": Mapping, "param_groups": list}
-    found = state_dict if isinstance(state_dict, Mapping) else {}
-    usual = all(isinstance(found.get(name), kind) for name, kind in parts.items())
-    if not usual or not all(isinstance(group, Mapping) and "params" in group for group in found["param_groups"]):
-        got: Any = sorted(map(str, found)) or type(state_dict).__name__
-        if parts.keys() <= found.keys():
-            kinds = {name: type(found[name]).__name__ for name in parts}
+    content = state_dict if isinstance(state_dict, Mapping) else {}
+    usual = all(isinstance(content.get(name), kind) for name, kind in parts.items())
+    if not usual or not all(isinstance(group, Mapping) and "params" in group for group in content["param_groups"]):
+        got: Any = sorted(map(str, content)) or type(state_dict).__name__
+        if parts.keys() <= content.keys():
+            kinds = {name: type(content[name]).__name__ for name in parts}
             got = f"{kinds}, of which groups have params"
         raise ValueError(
             f"this is not an optimizer's state: {who} needs a dictionary with state and param_groups, got {got}"
@@ -57,8 +57,8 @@ def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Map
                 )
     saved = state_dict["param_groups"]
     if len(saved) == len(groups):  # names here may have other wrappers, and a distributed checkpoint's may be older
-        here = ({"param_names": group["param_names"]} if "param_names" in group else {} for group in groups)
-        saved = [{**was, **(own if "param_names" in was else {})} for was, own in zip(saved, here, strict=True)]
+        present = ({"param_names": group["param_names"]} if "param_names" in group else {} for group in groups)
+        saved = [{**was, **(names if "param_names" in was else {})} for was, names in zip(saved, present, strict=True)]
     return {**state_dict, "param_groups": saved}
 
 
@@ -102,22 +102,25 @@ def check_as_many(group: Mapping[str, Any], saved: Mapping[str, Any], state: Map
 
 def _check_names(groups: Sequence[Mapping[str, Any]], saved: Sequence[Mapping[str, Any]]) -> None:
     """Raise ValueError if both have names for their tensors, and these differ or are elsewhere."""
-    here, then = _places_of(groups), _places_of(saved)
-    if here is None or then is None or here == then:
+    places, saved_places = _places_of(groups), _places_of(saved)
+    if places is None or saved_places is None or places == saved_places:
         return
-    if here.keys() == then.keys():
-        moved = [name for name in here if here[name][0] != then[name][0]]
-        moved = moved or [name for name in here if here[name] != then[name]]
+    if places.keys() == saved_places.keys():
+        moved = [name for name in places if places[name][0] != saved_places[name][0]]
+        moved = moved or [name for name in places if places[name] != saved_places[name]]
         if len(groups) != len(saved):
             return  # the caller says which groups it has
-        said = [f"{name} was {_place(then[name], saved)}, and is {_place(here[name], groups)} here" for name in moved]
+        differences = [
+            f"{name} was {_place(saved_places[name], saved)}, and is {_place(places[name], groups)} here"
+            for name in moved
+        ]
         raise ValueError(
-            f"the saved optimizer has the same tensors in other places: {few(said, '; ')}. Build this one with the "
-            "groups that it had, from layers in the same order, and with the same heads= of Muon.from_model"
+            f"the saved optimizer has the same tensors in other places: {few(differences, '; ')}. Build this one with "
+            "the groups that it had, from layers in the same order, and with the same heads= of Muon.from_model"
         )
-    both = (("saved", [*then.keys() - here.keys()]), ("here", [*here.keys() - then.keys()]))
-    said = [f"{len(names)} only {where}, such as {few(sorted(names))}" for where, names in both if names]
-    raise ValueError(f"the saved optimizer has tensors of other names: {'; '.join(said)}")
+    both = (("saved", [*saved_places.keys() - places.keys()]), ("here", [*places.keys() - saved_places.keys()]))
+    differences = [f"{len(names)} only {where}, such as {few(sorted(names))}" for where, names in both if names]
+    raise ValueError(f"the saved optimizer has tensors of other names: {'; '.join(differences)}")
 
 
 def _place(place: tuple[int, int], groups: Sequence[Mapping[str, Any]]) -> str:
@@ -126,15 +129,15 @@ def _place(place: tuple[int, int], groups: Sequence[Mapping[str, Any]]) -> str:
 
 def _places_of(groups: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]] | None:
     """The group and place of each tensor, by name without wrappers; None if some have none, or two have the same."""
-    found: dict[str, tuple[int, int]] = {}
+    places: dict[str, tuple[int, int]] = {}
     for i, group in enumerate(groups):
         numbers = group["params"]
         # Distributed checkpoints number tensors by their names, in the order of the optimizer that loads them.
         named = numbers if all(isinstance(one, str) for one in numbers) else group.get("param_names") or ()
         if len(named) != len(numbers):
             return None
-        found |= {_WRAPPERS.sub("", name): (i, place) for place, name in enumerate(named)}
-    return found if len(found) == sum(len(group["params"]) for group in groups) else None
+        places |= {_WRAPPERS.sub("", name): (i, place) for place, name in enumerate(named)}
+    return places if len(places) == sum(len(group["params"]) for group in groups) else None
 
 
 def through(hooks: Mapping[Any, Callable[..., Any]], optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
@@ -170,11 +173,11 @@ class Saved(Optimizer):
     def _describe(self, state: dict[str, Any]) -> None:
         """Add to a state what `_checked` compares, as text and numbers."""
         for group in state["param_groups"]:
-            kept = sum(any(name in state["state"].get(i, ()) for name in self._keeps(group)) for i in group["params"])
-            group |= {"geometry": repr(group["geometry"]), "optimizer": self._kind, "kept": kept}
+            count = sum(any(name in state["state"].get(i, ()) for name in self._keeps(group)) for i in group["params"])
+            group |= {"geometry": repr(group["geometry"]), "optimizer": self._kind, "kept": count}
             group.update(plain_numbers(group, ()))
-        if self._outliers.seen is not None:
-            state["param_groups"][0]["gradient_norms"] = self._outliers.seen.clone()
+        if self._outliers.history is not None:
+            state["param_groups"][0]["gradient_norms"] = self._outliers.history.clone()
 
     @property
     def _kind(self) -> str:
@@ -220,9 +223,9 @@ class Saved(Optimizer):
             for name in ("optimizer", "kept"):
                 group.pop(name, None)
             if (norms := group.pop("gradient_norms", None)) is not None:
-                self._outliers.seen = norms.to(group["params"][0].device, copy=True)
-            elif group is self.param_groups[0] and self._outliers.seen is not None:
-                self._outliers.seen.zero_()  # they were of the run before
+                self._outliers.history = norms.to(group["params"][0].device, copy=True)
+            elif group is self.param_groups[0] and self._outliers.history is not None:
+                self._outliers.history.zero_()  # they were of the run before
         for state in self.state.values():
             state |= {name: x.clone() for name, x in state.items() if isinstance(x, Tensor) and x.is_inference()}
 

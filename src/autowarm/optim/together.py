@@ -47,15 +47,15 @@ class Together(Watched):
         for one in optimizers:
             if not isinstance(one, Optimizer):
                 raise TypeError(f"Together takes optimizers, as in Together(muon, adamw), got a {type(one).__name__}")
-        seen: dict[int, str] = {}
+        owners: dict[int, str] = {}
         for one in optimizers:
             for p in (p for group in one.param_groups for p in group["params"]):
-                if id(p) in seen:
+                if id(p) in owners:
                     raise ValueError(
-                        f"a tensor of shape {tuple(p.shape)} is in two optimizers, {seen[id(p)]} and "
+                        f"a tensor of shape {tuple(p.shape)} is in two optimizers, {owners[id(p)]} and "
                         f"{type(one).__name__}: each tensor must belong to one"
                     )
-                seen[id(p)] = type(one).__name__
+                owners[id(p)] = type(one).__name__
         # Optimizer.__init__ would copy the groups; __setstate__ is how PyTorch itself makes an optimizer without it.
         self.__setstate__({"optimizers": tuple(optimizers), "defaults": {}})
 
@@ -63,7 +63,7 @@ class Together(Watched):
         super().__setstate__(state)
         self._unused = Unused()
         for one in self._ours():
-            one._unused.told = True  # this one looks
+            one._unused.done = True  # this one looks
 
     def __getstate__(self) -> dict[str, Any]:
         return {"optimizers": self.optimizers, "defaults": self.defaults}
@@ -124,12 +124,12 @@ class Together(Watched):
         groups: list[dict[str, Any]] = []
         first = 0
         for one in self.optimizers:
-            own = one.state_dict()
-            state |= {first + i: value for i, value in own["state"].items()}
-            for group in own["param_groups"]:
-                entries = sum(len(own["state"].get(i, ())) for i in group["params"])
+            inner = one.state_dict()
+            state |= {first + i: value for i, value in inner["state"].items()}
+            for group in inner["param_groups"]:
+                entries = sum(len(inner["state"].get(i, ())) for i in group["params"])
                 groups.append({**group, "params": [first + i for i in group["params"]], "entries": entries})
-            first += sum(len(group["params"]) for group in own["param_groups"])
+            first += sum(len(group["params"]) for group in inner["param_groups"])
         return through(self._optimizer_state_dict_post_hooks, self, {"state": state, "param_groups": groups})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -170,9 +170,9 @@ class Together(Watched):
                 "state": {renumbered[i]: v for i, v in state_dict["state"].items() if i in renumbered},
                 "param_groups": [{**group, "params": [renumbered[i] for i in group["params"]]} for group in mine],
             }
-            for here, group in zip(one.param_groups, share["param_groups"], strict=True):
+            for present, group in zip(one.param_groups, share["param_groups"], strict=True):
                 if not isinstance(one, (LMO, Together)):
-                    check_as_many(here, group, share["state"])
+                    check_as_many(present, group, share["state"])
                 if not isinstance(one, Together):
                     group.pop("entries", None)
             if isinstance(one, (LMO, Together)):

@@ -20,31 +20,31 @@ class Unused:
     def __init__(self) -> None:
         self.left, self.empty = UPDATES, 0  # updates still to look at, and those in a row without a gradient
         self._used: set[int] = set()  # the tensors that have had one
-        self.told = False
+        self.done = False
 
-    def look(self, who: str, groups: Sequence[dict[str, Any]], *, found: bool, closure: bool) -> None:
+    def look(self, who: str, groups: Sequence[dict[str, Any]], *, any_gradient: bool, closure: bool) -> None:
         """Look at an update that found gradients, or none, perhaps after a closure; no need if there are none left."""
-        if self.told or torch.compiler.is_compiling():
+        if self.done or torch.compiler.is_compiling():
             return
-        if closure and not found:
+        if closure and not any_gradient:
             self._warn(f"{who}.step: {NO_BACKWARD}, so nothing is updated. Let it call backward, and return the loss")
             return
         watched = [group for group in groups if group.get("warn_unused", True)]
         # With rates of 0, distributed checkpoints pretend to step, to make a state.
         if not watched or all(_is_zero(group["lr"]) for group in groups):
             return
-        held = [(name_of(group, i), p) for group in watched for i, p in enumerate(group["params"])]
-        self.empty = 0 if found else self.empty + 1
-        self._used |= {id(p) for _, p in held if p.grad is not None}
+        named = [(name_of(group, i), p) for group in watched for i, p in enumerate(group["params"])]
+        self.empty = 0 if any_gradient else self.empty + 1
+        self._used |= {id(p) for _, p in named if p.grad is not None}
         last, self.left = self.left == 1, max(0, self.left - 1)
-        asking = [(name, p) for name, p in held if p.requires_grad]
+        asking = [(name, p) for name, p in named if p.requires_grad]
         # A mixture may not ask an expert for a long time.
         never = [name for name, p in asking if id(p) not in self._used and "expert" not in name]
-        if found and last and never:
-            which = f"{len(never)} of its {len(held)} tensors never had a gradient, but ask for one: {few(never)}"
-        elif not found and not self.left and self.empty >= UPDATES:
+        if any_gradient and last and never:
+            which = f"{len(never)} of its {len(named)} tensors never had a gradient, but ask for one: {few(never)}"
+        elif not any_gradient and not self.left and self.empty >= UPDATES:
             does = "has had" if asking else "asks for"
-            which = f"none of its {len(held)} tensors {does} a gradient in {UPDATES} updates in a row"
+            which = f"none of its {len(named)} tensors {does} a gradient in {UPDATES} updates in a row"
         else:
             return
         self._warn(
@@ -53,7 +53,7 @@ class Unused:
         )
 
     def _warn(self, what: str) -> None:
-        self.told = True
+        self.done = True
         warnings.warn(f"{what}. This warning appears once", stacklevel=frames_of_ours())
 
 

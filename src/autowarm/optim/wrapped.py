@@ -44,20 +44,20 @@ def wrapped_by(optimizer: Optimizer) -> Optimizer | None:
     if not isinstance(optimizer, Optimizer) or isinstance(optimizer, Together):
         return None
     groups = _groups(optimizer)
-    for name, kept in _kept(optimizer).items():
-        theirs = {group for one in kept for group in _groups(one)}
-        alone = kept[0] is vars(optimizer)[name]
-        if theirs <= groups:
-            if alone and theirs == groups:
-                return kept[0]
-        elif not any(_tensors(one) & _tensors(optimizer) for one in kept):
+    for name, several in _inner_of(optimizer).items():
+        inner_groups = {group for one in several for group in _groups(one)}
+        alone = several[0] is vars(optimizer)[name]
+        if inner_groups <= groups:
+            if alone and inner_groups == groups:
+                return several[0]
+        elif not any(_tensors(one) & _tensors(optimizer) for one in several):
             if not alone:
                 if optimizer not in _together:
-                    _together[optimizer] = Together(*kept)
+                    _together[optimizer] = Together(*several)
                 return _together[optimizer]
         elif not named(optimizer, _COPIES_RATES):
             # Writing a rate into such a wrapper's groups would silently change nothing.
-            kinds = " and ".join(dict.fromkeys(type(one).__name__ for one in kept))
+            kinds = " and ".join(dict.fromkeys(type(one).__name__ for one in several))
             which, give = f"the {kinds}", f"that one, optimizer.{name}"
             if not alone:
                 which, give = f"the optimizers ({kinds})", "autowarm.optim.Together(...) of those, and step that"
@@ -68,24 +68,24 @@ def wrapped_by(optimizer: Optimizer) -> Optimizer | None:
     return None
 
 
-def _kept(optimizer: Optimizer) -> dict[str, list[Optimizer]]:
+def _inner_of(optimizer: Optimizer) -> dict[str, list[Optimizer]]:
     """The optimizers that this one keeps, by attribute; also those in lists, dictionaries and such of such."""
-    found = {}
+    by_name = {}
     for name, value in vars(optimizer).items():
         if name in ("state", "param_groups", "defaults"):  # of tensors, and maybe large
             continue
-        kept: dict[int, Optimizer] = {}
+        unique: dict[int, Optimizer] = {}
         containers: dict[int, Any] = {}
         todo = [value]
         for one in todo:  # which grows
             if isinstance(one, Optimizer):
-                kept[id(one)] = one
+                unique[id(one)] = one
             elif isinstance(one, _CONTAINERS) and id(one) not in containers:
                 containers[id(one)] = one
                 todo += one.values() if isinstance(one, Mapping) else one
-        if kept and id(optimizer) not in kept:  # among siblings, it is none that steps them
-            found[name] = list(kept.values())
-    return found
+        if unique and id(optimizer) not in unique:  # among siblings, it is none that steps them
+            by_name[name] = list(unique.values())
+    return by_name
 
 
 def _groups(optimizer: Optimizer) -> set[int]:
@@ -100,9 +100,9 @@ def inside(optimizer: Optimizer) -> list[Optimizer]:
     """The optimizers that make the updates: those inside a wrapper, or the optimizer itself."""
     optimizer = unwrapped(optimizer)
     groups = _groups(optimizer)
-    kept = [one for several in _kept(optimizer).values() for one in several if _groups(one) <= groups]
-    made = {id(inner): inner for one in kept for inner in inside(one)}
-    return list(made.values()) or [optimizer]
+    inner_ones = [one for several in _inner_of(optimizer).values() for one in several if _groups(one) <= groups]
+    makers = {id(inner): inner for one in inner_ones for inner in inside(one)}
+    return list(makers.values()) or [optimizer]
 
 
 def hook(register: Callable[..., Any], owner: object, call: Callable[..., None]) -> None:

@@ -17,13 +17,14 @@ from transformers.optimization import Adafactor
 from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
 from autowarm.geometry import Frobenius, Sign, Spectral, resolve
 from autowarm.optim import Together, geometry_of, kappa_of, known
+from autowarm.schedule import Calibration
 
 W = [nn.Parameter(torch.zeros(4, 6))]
 
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "_said", set())
+    monkeypatch.setattr(known, "_warned_of", set())
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ OWN = {
 
 
 @pytest.mark.parametrize("package", OWN)
-@pytest.mark.parametrize("given", [{}, {"geometry": "sign"}, {"kappa": 4.0}])
+@pytest.mark.parametrize("given", [{}, {"calibration": "sign"}, {"calibration": Calibration("sign", kappa=4.0)}])
 def test_an_optimizer_with_a_rate_or_schedule_of_its_own_is_named(package: str, given: dict[str, Any]) -> None:
     for name in OWN[package]:
         opt = getattr(importlib.import_module(package), name)([nn.Parameter(torch.zeros(4, 6))])

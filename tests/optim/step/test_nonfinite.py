@@ -122,7 +122,7 @@ def test_counts_are_kept_on_the_device_and_arrive_by_themselves() -> None:
     skipped = nonfinite.SkippedUpdates(None)
     skipped.prepare(torch.device("cpu"))
     good, bad = torch.tensor(True), torch.tensor(False)
-    told = [tuple(skipped._count_on_device(flag, flag)) for flag in (good, bad, bad, good, bad)]
+    told = [tuple(skipped._count_on_device(nonfinite.Flag(flag, flag))) for flag in (good, bad, bad, good, bad)]
     assert told == [(0, 0), (0, 0), (1, 1), (2, 2), (0, 2)]
     assert skipped.counts.tolist() == [1, 3]
 

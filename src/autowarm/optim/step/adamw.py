@@ -33,14 +33,14 @@ class AdamW(Rule):
 
     def update_(self, update: Update, plans: Plans) -> None:
         for (device, fused), places in _by_kernel(update).items():
-            own = update if len(places) == len(update.xs) else update.at(places)
+            part = update if len(places) == len(update.xs) else update.at(places)
             sizes: list[int] = []
-            for x, m in zip(own.xs, own.state[0], strict=True):
+            for x, m in zip(part.xs, part.state[0], strict=True):
                 sizes.append(2 * m.nbytes * (x.dtype != m.dtype))
             for some in cut(sizes, device) if any(sizes) else ():  # which take copies
-                _step_(own[some], fused=fused)
+                _step_(part[some], fused=fused)
             if not any(sizes):
-                _step_(own, fused=fused)
+                _step_(part, fused=fused)
 
 
 def _counts_on(group: dict[str, Any], p: Tensor) -> torch.device:
@@ -56,35 +56,35 @@ def _by_kernel(update: Update) -> dict[tuple[torch.device, bool], list[int]]:
     their DTensors do. A compiler fuses by itself.
     """
     kinds = () if torch.compiler.is_compiling() else _get_fused_kernels_supported_devices()
-    found: dict[tuple[torch.device, bool], list[int]] = {}
+    places: dict[tuple[torch.device, bool], list[int]] = {}
     for i, (x, g, m) in enumerate(zip(update.xs, update.gs, update.state[0], strict=True)):
         fused = x.device.type in kinds and x.stride() == g.stride() == m.stride()
-        found.setdefault((x.device, fused), []).append(i)
-    return found
+        places.setdefault((x.device, fused), []).append(i)
+    return places
 
 
-def _step_(own: Update, *, fused: bool) -> None:
+def _step_(update: Update, *, fused: bool) -> None:
     """Update copies where there is need, and take over or discard what comes of them.
 
     Weights of half precision are updated in single. Only the fused kernel can skip an update by itself.
     """
-    group, finite = own.group, None if fused else own.finite
-    ms = own.state[0]
-    xs = [x.to(m.dtype, copy=finite is not None) for x, m in zip(own.xs, ms, strict=True)]
-    gs = [g.to(m.dtype) for g, m in zip(own.gs, ms, strict=True)]
+    group, finite = update.group, None if fused else update.finite
+    ms = update.state[0]
+    xs = [x.to(m.dtype, copy=finite is not None) for x, m in zip(update.xs, ms, strict=True)]
+    gs = [g.to(m.dtype) for g, m in zip(update.gs, ms, strict=True)]
     if group.get("maximize"):  # the averages are those of −g, whichever way is taken
         gs = list(torch._foreach_neg(gs))
-    state = own.state if finite is None else [[x.clone() for x in each] for each in own.state]
+    state = update.state if finite is None else [[x.clone() for x in each] for each in update.state]
     if fused:
         ms, vs, steps = state
         beta1, beta2 = group["adamw_betas"]
         how: dict[str, Any] = {name: group[name] for name in ("lr", "weight_decay", "capturable")}
         how |= {"maximize": False, "beta1": beta1, "beta2": beta2, "eps": group["adamw_eps"]}
-        how["found_inf"] = None if own.finite is None else 1.0 - own.finite.to(torch.float32)
+        how["found_inf"] = None if update.finite is None else 1.0 - update.finite.to(torch.float32)
         adamw(xs, gs, ms, vs, [], steps, fused=True, amsgrad=False, **how)
     else:
         _adamw_(group, xs, gs, *state)
-    for olds, news in zip((own.xs, *own.state), (xs, *state), strict=True):
+    for olds, news in zip((update.xs, *update.state), (xs, *state), strict=True):
         for old, new in zip(olds, news, strict=True):
             if new is not old:
                 old.copy_(new if finite is None else torch.where(finite.to(old.device), new, old))
@@ -99,9 +99,9 @@ def _adamw_(
     torch._foreach_lerp_(ms, gs, 1 - beta1)
     torch._foreach_mul_(vs, beta2)
     torch._foreach_addcmul_(vs, gs, gs, 1 - beta2)
-    made = torch.stack(steps).to(torch.promote_types(xs[0].dtype, torch.float32))
+    counts = torch.stack(steps).to(torch.promote_types(xs[0].dtype, torch.float32))
     # 1 − βᵗ, to full precision in the first steps of a β near 1.
-    one, two = (-torch.expm1(made * math.log(beta)) if beta else torch.ones_like(made) for beta in (beta1, beta2))
+    one, two = (-torch.expm1(counts * math.log(beta)) if beta else torch.ones_like(counts) for beta in (beta1, beta2))
     roots = torch._foreach_sqrt(vs)
     # √v̂ + ε = (√v + ε·√(1 − β2ᵗ))/√(1 − β2ᵗ)
     torch._foreach_add_(roots, (two.sqrt() * group["adamw_eps"]).unbind())

@@ -8,7 +8,7 @@ rates, and the count is copied to the host and read when it arrives, some steps 
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,6 +37,13 @@ def measured(gs: Sequence[Tensor]) -> tuple[bool | Tensor, list[Tensor]]:
         return all(map(math.isfinite, map(Tensor.item, squares))), squares
     flags = [(each - each == 0).to(gs[0].device, non_blocking=not gs[0].is_cpu) for each in squares]
     return flags[0] if len(flags) == 1 else torch.stack(flags).all(), squares
+
+
+class Flag(NamedTuple):
+    """What is known of an update, on all ranks that share its tensors: numbers on the host, or flags on a device."""
+
+    finite: bool | Tensor  # whether all gradients are
+    applied: bool | Tensor  # whether the update is made: it may be an outlier
 
 
 def read_on_host(device: torch.device) -> bool:
@@ -87,17 +94,17 @@ class SkippedUpdates:
         in_a_row, total = self.counts.tolist()
         return self._in_a_row + in_a_row, self._total + total
 
-    def count(self, who: str, finite: bool | Tensor, made: bool | Tensor) -> None:
-        """Count an update of this optimizer: whether its gradients were finite, and whether it was made.
+    def count(self, who: str, flag: Flag) -> None:
+        """Count an update of this optimizer.
 
         Raises:
             RuntimeError: gradients were not finite too many times in a row.
         """
-        if isinstance(finite, Tensor) or isinstance(made, Tensor):
-            in_a_row, total = self._count_on_device(finite, made)
+        if isinstance(flag.finite, Tensor) or isinstance(flag.applied, Tensor):
+            in_a_row, total = self._count_on_device(flag)
         else:
-            self._in_a_row = 0 if finite else self._in_a_row + 1
-            self._total += not made
+            self._in_a_row = 0 if flag.finite else self._in_a_row + 1
+            self._total += not flag.applied
             in_a_row, total = self._in_a_row, self._total
         if total and not self._warned:
             self._warned = True
@@ -114,13 +121,13 @@ class SkippedUpdates:
                 "torch.autograd.set_detect_anomaly(True); max_nonfinite=None turns this error off"
             )
 
-    def _count_on_device(self, finite: Any, made: Any) -> Sequence[int]:
+    def _count_on_device(self, flag: Flag) -> Sequence[int]:
         """Count an update; return the latest counts that have arrived, or zeros if none can."""
         counts: Any = self.counts
         device = counts.device
-        bad, left = (~torch.as_tensor(flag).to(device, non_blocking=device.type != "cpu") for flag in (finite, made))
+        bad, skipped = (~torch.as_tensor(each).to(device, non_blocking=device.type != "cpu") for each in flag)
         # In place, so that each replay of a captured graph continues the count.
-        counts.add_(torch.stack([bad, left]))
+        counts.add_(torch.stack([bad, skipped]))
         counts[0].mul_(bad)
         if torch.compiler.is_compiling() or device.type == "meta" or is_capturing(device):
             return 0, 0

@@ -30,29 +30,29 @@ class Outliers:
             raise ValueError(f"skip_outliers must be a positive number, or None for never, got {limit!r}")
         self.limit = limit
         # The last norms, the oldest first and zeros before; how many there are; updates since the last veto.
-        self.seen: Tensor | None = None
+        self.history: Tensor | None = None
 
     def prepare(self, device: torch.device) -> None:
         """Allocate what judging needs."""
-        if self.limit is not None and self.seen is None:
-            self.seen = torch.zeros(_WINDOW + 2, dtype=torch.float32, device=device)
+        if self.limit is not None and self.history is None:
+            self.history = torch.zeros(_WINDOW + 2, dtype=torch.float32, device=device)
 
     def judge(self, squares: Sequence[Tensor], finite: bool | Tensor) -> Any:
         """Whether to make an update, given Σg² in parts and whether it is finite; remembers its norm."""
         if finite is False or not squares:
             return finite
-        seen, limit = self.seen, self.limit or math.inf
-        assert seen is not None
-        norm = torch.stack([part.sqrt().to(seen) for part in squares]).norm().reshape(1)
-        norms, number, since = seen[:_WINDOW], seen[_WINDOW], seen[_WINDOW + 1]
+        history, limit = self.history, self.limit or math.inf
+        assert history is not None
+        norm = torch.stack([part.sqrt().to(history) for part in squares]).norm().reshape(1)
+        norms, number, since = history[:_WINDOW], history[_WINDOW], history[_WINDOW + 1]
         count = number.clamp(min=1)
         mean = norms.sum() / count
         variance = (norms.square().sum() / count - mean.square()).clamp(min=0)
         bound = mean + limit * torch.maximum(variance.sqrt(), _SPREAD * mean)
         usual = (norm <= torch.maximum(bound, _TIMES * norms.max())) | (number < _LEAST) | (since < _EVERY - 1)
-        made = usual if finite is True else usual & finite
+        passed = usual if finite is True else usual & finite
         with_it = torch.cat([norms[1:], norm, (number + 1).clamp(max=_WINDOW)[None], since[None] + 1])
-        without = torch.cat([seen[:-1], torch.zeros_like(norm)])
+        without = torch.cat([history[:-1], torch.zeros_like(norm)])
         now = torch.where(usual, with_it, without)
-        seen.copy_(now if finite is True else torch.where(finite, now, seen))
-        return bool(made) if read_on_host(seen.device) else made.reshape(())
+        history.copy_(now if finite is True else torch.where(finite, now, history))
+        return bool(passed) if read_on_host(history.device) else passed.reshape(())

@@ -144,8 +144,8 @@ class Plans(Remembered):
                 places = [places[i] for i in order]
             else:
                 shapes = [wholes[i][0] if wholes else tensors[i][1] for i in places]
-                held = [wholes[i][1] if wholes else tensors[i][1].numel() * tensors[i][2].itemsize for i in places]
-                parts = [Part(some, geometry.radii(shapes[some])) for some in cut(held, device)]
+                sizes = [wholes[i][1] if wholes else tensors[i][1].numel() * tensors[i][2].itemsize for i in places]
+                parts = [Part(some, geometry.radii(shapes[some])) for some in cut(sizes, device)]
             whole = places == [*range(len(tensors))]
             yield Plan(device, None if whole else tuple(places), tuple(parts), tuple(stacks))
 
@@ -212,8 +212,8 @@ def stacks_of(geometry: Any, tensors: Tensors) -> tuple[list[Stack], list[int]]:
         for by_shape in _split({shape: alike[shape] for shape in shapes}, bounds.most(matrix), geometry):
             members = [i for places in by_shape.values() for i in places]
             # Single precision at least, because a step is added in no less.
-            held = [tensors[i][1].numel() * max(4, tensors[i][2].itemsize) for i in members]
-            stacks.append(_stack(geometry, matrix, by_shape, bounds, len(order), held))
+            nbytes = [tensors[i][1].numel() * max(4, tensors[i][2].itemsize) for i in members]
+            stacks.append(_stack(geometry, matrix, by_shape, bounds, len(order), nbytes))
             order += members
     return stacks, order
 
@@ -224,7 +224,7 @@ def _stack(
     by_shape: dict[torch.Size, list[int]],
     bounds: "_Bounds",
     start: int,
-    held: list[int],
+    nbytes: list[int],
 ) -> Stack:
     """A stack of the tensors from this one on, which hold so many bytes."""
     each = [_matrices(geometry, shape) for shape in by_shape]
@@ -233,7 +233,7 @@ def _stack(
     matrices = [slice(*m) for m in pairwise(ends)]
     most = bounds.part_bytes(size, matrices[-1].stop)
     runs = tuple(
-        Run(shape, t, m, n, geometry.stack_size(shape), geometry.radius_of(shape), cut(held[t], bounds.device, most))
+        Run(shape, t, m, n, geometry.stack_size(shape), geometry.radius_of(shape), cut(nbytes[t], bounds.device, most))
         for shape, t, m, n in zip(by_shape, tensors, matrices, each, strict=True)
     )
     turned = tuple(shape for shape in by_shape if geometry.turns(shape))
@@ -245,8 +245,8 @@ def _stack(
         count=matrices[-1].stop,
         turned=turned,
         runs=runs,
-        some=slice(start, start + len(held)),
-        parts=cut(held, bounds.device, most),
+        some=slice(start, start + len(nbytes)),
+        parts=cut(nbytes, bounds.device, most),
         padded=any(sorted(run.size) != sorted(size) for run in runs),
         plain=not turned and all(run.each == 1 and run.shape == run.size for run in runs),
     )

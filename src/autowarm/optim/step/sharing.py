@@ -16,7 +16,7 @@ they enter the grid as copies, some at a time.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from .update import Oracle, Rule, Update, block_of, empty_stack, fill_
 # stack and its products, and the results of the previous round.
 _AT_PEAK = 6
 
-Landing = Callable[[], None]
+Round = list[list[int]]
 
 
 class Layout(NamedTuple):
@@ -77,19 +77,19 @@ class Shared(Remembered):
         for share in self.shares(geometry, update.xs):
             given = update.at(share.members)
             xs, gs, *state = [[local(x) for x in each] for each in (given.xs, given.gs, *given.state)]
-            own = replace(given, xs=xs, gs=gs, state=state)
+            shards = replace(given, xs=xs, gs=gs, state=state)
             if not share.layout.gathered:
-                own.total, own.wholes = share.layout.total if share.layout.axes else None, share.wholes
-                self.rule.update_(own, plans)
+                shards.total, shards.wholes = share.layout.total if share.layout.axes else None, share.wholes
+                self.rule.update_(shards, plans)
                 continue
             assert isinstance(self.rule, Oracle)
-            if own.finite is not None:
-                own.finite = own.finite.to(xs[0].device, non_blocking=True)
+            if shards.finite is not None:
+                shards.finite = shards.finite.to(xs[0].device, non_blocking=True)
             shapes = [shape for shape, _ in share.wholes]
             if share.layout.redistributed:
-                self._redistribute_(given, own, share.layout, shapes, plans)
+                self._redistribute_(given, shards, share.layout, shapes, plans)
             else:
-                _Exchange(self.rule, own, share.layout, shapes, plans).step_()
+                _Exchange(self.rule, shards, share.layout, shapes, plans).step_()
 
     def shares(self, geometry: Geometry, xs: Sequence[Tensor]) -> tuple[Share, ...]:
         """Sort tensors by layout; NotImplementedError if one is sharded too much for this geometry."""
@@ -108,15 +108,15 @@ class Shared(Remembered):
             # Messages have one dtype, and are of one device.
             alike = None if layout == Layout() else (device, dtype, _dtype_sent(geometry, shape, dtype, device))
             together.setdefault((layout, alike), []).append(i)
-        found = []
+        shares = []
         for (layout, _), members in together.items():
             ranks = math.prod(map(dist.get_world_size, layout.axes))
-            held = tuple((tensors[i][1], tensors[i][1].numel() * tensors[i][2].itemsize // ranks) for i in members)
-            found.append(Share(tuple(members), layout, held))
-        return found
+            sizes = tuple((tensors[i][1], tensors[i][1].numel() * tensors[i][2].itemsize // ranks) for i in members)
+            shares.append(Share(tuple(members), layout, sizes))
+        return shares
 
     def _redistribute_(
-        self, given: Update, own: Update, layout: Layout, shapes: list[torch.Size], plans: Plans
+        self, given: Update, shards: Update, layout: Layout, shapes: list[torch.Size], plans: Plans
     ) -> None:
         """Update tensors that are sharded over several dimensions of a mesh.
 
@@ -125,21 +125,21 @@ class Shared(Remembered):
         """
         from torch.distributed.tensor import DTensor
 
-        geometry, device = given.group["geometry"], own.xs[0].device
-        rate = Rate.of_group(given.group, device, own.finite)
-        sizes = [shape.numel() * own.xs[0].element_size() for shape in shapes]
+        geometry, device = given.group["geometry"], shards.xs[0].device
+        rate = Rate.of_group(given.group, device, shards.finite)
+        sizes = [shape.numel() * shards.xs[0].element_size() for shape in shapes]
         for part in cut(sizes, device, temporaries(max(sizes)) // 3):  # directions, answers and messages
             wholes = []
-            for x, direction in zip(given.xs[part], self.rule.directions(own[part]), strict=True):  # type: ignore[attr-defined]
+            for x, direction in zip(given.xs[part], self.rule.directions(shards[part]), strict=True):  # type: ignore[attr-defined]
                 sent = direction.to(_dtype_sent(geometry, x.shape, direction.dtype, device))
                 how: Any = {"shape": x.shape, "stride": x.stride(), "run_check": False}
                 wholes.append(DTensor.from_local(sent, x.device_mesh, x.placements, **how).full_tensor())  # type: ignore[attr-defined]
-            answers = [torch.zeros_like(whole, dtype=own.xs[0].dtype) for whole in wholes]
+            answers = [torch.zeros_like(whole, dtype=shards.xs[0].dtype) for whole in wholes]
             # Without a momentum, an oracle's directions are the gradients.
             group = {"geometry": geometry, "lr": 1.0, "weight_decay": 0.0, "momentum": 0.0}
             _Exchange(Oracle(), Update(group, answers, wholes, [[]]), layout, shapes[part], plans).step_()
             updates = [_cut_like(x, answer) for x, answer in zip(given.xs[part], answers, strict=True)]
-            rate.step_each_(own.xs[part], updates, [1.0] * len(updates))
+            rate.step_each_(shards.xs[part], updates, [1.0] * len(updates))
 
 
 def _described(x: Any) -> tuple[Any, ...]:
@@ -175,7 +175,7 @@ def _layout(geometry: Geometry, shape: torch.Size, mesh: Any, placements: tuple[
 class _Exchange:
     """The exchange of one step, of tensors of these whole shapes whose layout is gathered.
 
-    A *round* is a list with the indices of each owner's tensors.
+    Owners are ordered by copy, then by shard. A *round* is a list with the indices of each owner's tensors.
     """
 
     def __init__(self, rule: Oracle, update: Update, layout: Layout, shapes: list[torch.Size], plans: Plans) -> None:
@@ -194,25 +194,24 @@ class _Exchange:
     def step_(self) -> None:
         """Update this rank's part of the tensors, in place."""
         rounds = self.rounds()
-        arriving = self.send(rounds[0])
-        landing: Landing | None = None
-        for some, following in zip(rounds, [*rounds[1:], None], strict=True):
-            wholes = arriving()
-            if following is not None:
-                arriving = self.send(following)
-            answers = self.answers(some, wholes)
-            if landing is not None:
-                landing()
-            landing = self.send_back(some, answers)
+        coming, returning = self.gather(rounds[0]), None
+        for i, owners in enumerate(rounds):
+            wholes = self.wholes(owners, coming.wait())  # the directions of this rank's own tensors, (m, n) each
+            if i + 1 < len(rounds):
+                coming = self.gather(rounds[i + 1])  # in transit while this round's oracle is computed
+            answers = self.answers(wholes)  # by shard, then by tensor: (m / shards, n) each, as one flat tensor
+            if returning is not None:
+                self.move_(rounds[i - 1], returning.wait())  # x ← (1 − λη)x + η·LMO
+            returning = self.scatter(owners, answers)
             del answers
-        if landing is not None:
-            landing()
+        if returning is not None:
+            self.move_(rounds[-1], returning.wait())
 
-    def rounds(self) -> list[list[list[int]]]:
-        """Return the tensors' indices by round and by owner. Owners are ordered by copy, then by shard."""
+    def rounds(self) -> list[Round]:
+        """Share out the tensors so that owners have equal work, and a round bounds what they hold at a time."""
         owners = share_out([_work(shape) for shape in self.shapes], self.cut * self.copied)
         most = self.temporaries // max(_AT_PEAK, self.copied + 3)
-        rounds: list[list[list[int]]] = []
+        rounds: list[Round] = []
         room = [0] * (self.cut * self.copied)
         last = [-1] * len(room)  # each owner's latest round
         for i in sorted(range(len(owners)), key=lambda i: (-_work(self.shapes[i]), i)):
@@ -225,45 +224,39 @@ class _Exchange:
             rounds[last[owner]][owner].append(i)
         return rounds
 
-    def send(self, some: list[list[int]]) -> Callable[[], list[list[Tensor]]]:
-        """Start sending this round's tensors to their owners; the result waits for this rank's own, by sending rank."""
-        mine = self._of_copy(some, self.copy)
-        copies = [self._of_copy(some, copy) for copy in range(self.copied) if copy != self.copy]
-        others = [i for owners in copies for places in owners for i in places]
-        for part in self._parts(others):
-            self.rule.directions(self.update.at(part), wanted=False)  # only updates their momenta
+    def gather(self, owners: Round) -> "_Transit":
+        """Update the momenta, and start sending this rank's parts of the directions to the tensors' owners."""
+        copies = [self._of_copy(owners, copy) for copy in range(self.copied)]
+        mine = copies.pop(self.copy)
+        for part in self._parts([i for others in copies for places in others for i in places]):
+            self.rule.directions(self.update.at(part), wanted=False)  # another copy sends these directions
         outgoing = [i for places in mine for i in places]
-        out = self._empty(sum(self.xs[i].numel() for i in outgoing))
+        out = self._empty(sum(self.xs[i].numel() for i in outgoing))  # by owner, then by tensor: (m / shards, n) each
         views = iter(self._unflat(out, outgoing))
         for part in self._parts(outgoing):
             torch._foreach_copy_([next(views) for _ in part], self.rule.directions(self.update.at(part)))
-        sizes = [sum(self.xs[i].numel() for i in places) for places in mine]
-        shapes = [[self._shard(i, rank) for i in mine[self.piece]] for rank in range(self.cut)]
-        came, wait = _all_to_all(out, sizes, [sum(s.numel() for s in ss) for ss in shapes], self.shards)
+        sent = [sum(self.xs[i].numel() for i in places) for places in mine]
+        received = [sum(shape.numel() for shape in shapes) for shapes in self._owned(owners)]
+        return _all_to_all(out, sent, received, self.shards)
 
-        def arrived() -> list[list[Tensor]]:
-            wait()
-            return _unflat(came, shapes)
+    def wholes(self, owners: Round, received: Tensor) -> list[Tensor]:
+        """Put this rank's own tensors together from their shards."""
+        parts = _unflat(received, self._owned(owners))  # [shard][tensor], (m / shards, n) each
+        return [ts[0] if len(ts) == 1 else torch.cat(ts, self.dim or 0) for ts in zip(*parts, strict=True)]
 
-        return arrived
-
-    def answers(self, some: list[list[int]], parts: list[list[Tensor]]) -> Tensor:
-        """Compute the negated oracle for this rank's own tensors, split into the ranks' parts, as one flat message.
-
-        The parts, by sending rank, are emptied to free memory.
-        """
-        wholes = [ts[0] if len(ts) == 1 else torch.cat(ts, self.dim or 0) for ts in zip(*parts, strict=True)]
-        parts.clear()
+    def answers(self, wholes: list[Tensor]) -> Tensor:
+        """Compute the negated oracle of these tensors as one flat message; the list is emptied to free memory."""
         if self.polar is not None:
-            found = self._orthogonalized(wholes)
+            whole_answers = self._orthogonalized(wholes)
         else:
-            found = [answer.neg_() for answer in self.geometry.lmo_each(wholes)]
-        each = [_cut(answer, self.dim, self.cut, rank) for rank in range(self.cut) for answer in found]
+            whole_answers = [answer.neg_() for answer in self.geometry.lmo_each(wholes)]
+        wholes.clear()
+        each = [_cut(answer, self.dim, self.cut, rank) for rank in range(self.cut) for answer in whole_answers]
         # A geometry may compute in another dtype than its tensors', but ranks send each other bytes of one.
         return torch.cat([t.reshape(-1) for t in each]).to(self.dtype) if each else self._empty(0)
 
     def _orthogonalized(self, wholes: list[Tensor]) -> list[Tensor]:
-        found = list(wholes)
+        whole_answers = list(wholes)  # (m, n) each, tensors without entries as they are
         for plan in self.plans.of(self.geometry, wholes):
             order = plan.order or range(len(wholes))
             for stack in plan.stacks:
@@ -272,35 +265,38 @@ class _Exchange:
                 fill_(stack, slots, [wholes[i] for i in members])
                 del slots
                 for i in members:
-                    wholes[i] = found[i] = self._empty(0)
+                    wholes[i] = whole_answers[i] = self._empty(0)
                 X = orthogonalize_(X, *stack.polar)
                 for run in stack.runs:
                     answers = block_of(stack, X, run, slice(0, run.tensors.stop - run.tensors.start)).unbind()
                     for i, answer in zip(members[run.tensors], answers, strict=True):
-                        found[i] = answer
-        return found
+                        whole_answers[i] = answer
+        return whole_answers
 
-    def send_back(self, some: list[list[int]], answers: Tensor) -> Landing:
-        """Start sending the answers back to the tensors' ranks; call the result to receive them and make the step."""
-        mine = self._of_copy(some, self.copy)
-        sizes = [sum(self._shard(i, rank).numel() for i in mine[self.piece]) for rank in range(self.cut)]
-        came, wait = _all_to_all(answers, sizes, [sum(self.xs[i].numel() for i in p) for p in mine], self.shards)
+    def scatter(self, owners: Round, answers: Tensor) -> "_Transit":
+        """Start sending the answers back to the ranks that hold the tensors' shards."""
+        sent = [sum(shape.numel() for shape in shapes) for shapes in self._owned(owners)]
+        received = [sum(self.xs[i].numel() for i in places) for places in self._of_copy(owners, self.copy)]
+        return _all_to_all(answers, sent, received, self.shards)
 
-        def land() -> None:
-            wait()
-            by_copy = [[i for places in self._of_copy(some, copy) for i in places] for copy in range(self.copied)]
-            sizes = [sum(self.xs[i].numel() for i in places) for places in by_copy]
-            flats = _all_gather(came, sizes, self.copies)
-            updates = [t for flat, ps in zip(flats, by_copy, strict=True) for t in self._unflat(flat, ps)]
-            places = [i for ps in by_copy for i in ps]
-            # An iterated factor has no radius yet, and may be of a coarser dtype than the radius.
-            scales = [-1.0 if self.polar is None else -self.geometry.radius_of(self.shapes[i]) for i in places]
-            self.rate.step_each_([self.xs[i] for i in places], updates, scales)
+    def move_(self, owners: Round, received: Tensor) -> None:
+        """Exchange the answers among the copies, and move this rank's parts of the tensors by them."""
+        by_copy = [[i for places in self._of_copy(owners, copy) for i in places] for copy in range(self.copied)]
+        sizes = [sum(self.xs[i].numel() for i in places) for places in by_copy]
+        flats = _all_gather(received, sizes, self.copies)
+        updates = [t for flat, places in zip(flats, by_copy, strict=True) for t in self._unflat(flat, places)]
+        moved = [i for places in by_copy for i in places]
+        # An iterated factor has no radius yet, and may be of a coarser dtype than the radius.
+        scales = [-1.0 if self.polar is None else -self.geometry.radius_of(self.shapes[i]) for i in moved]
+        self.rate.step_each_([self.xs[i] for i in moved], updates, scales)
 
-        return land
+    def _owned(self, owners: Round) -> list[list[torch.Size]]:
+        """By shard, the shapes of its parts of this rank's own tensors."""
+        places = self._of_copy(owners, self.copy)[self.piece]
+        return [[_shard(self.shapes[i], self.dim, self.cut, rank) for i in places] for rank in range(self.cut)]
 
-    def _of_copy(self, some: list[list[int]], copy: int) -> list[list[int]]:
-        return some[copy * self.cut : (copy + 1) * self.cut]
+    def _of_copy(self, owners: Round, copy: int) -> Round:
+        return owners[copy * self.cut : (copy + 1) * self.cut]
 
     def _parts(self, places: Sequence[int]) -> list[Sequence[int]]:
         most = None if self.device.type == "cpu" else self.temporaries // 3
@@ -312,9 +308,6 @@ class _Exchange:
 
     def _empty(self, size: int) -> Tensor:
         return torch.empty(size, dtype=self.dtype, device=self.device)
-
-    def _shard(self, i: int, rank: int) -> torch.Size:
-        return _shard(self.shapes[i], self.dim, self.cut, rank)
 
 
 def _dtype_sent(geometry: Any, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> torch.dtype:
@@ -347,8 +340,8 @@ def _shard(shape: torch.Size, dim: int | None, world: int, rank: int) -> torch.S
     if dim is None:
         return shape
     size = -(-shape[dim] // world)
-    held = max(0, min(size, shape[dim] - rank * size))
-    return torch.Size([*shape[:dim], held, *shape[dim + 1 :]])
+    length = max(0, min(size, shape[dim] - rank * size))
+    return torch.Size([*shape[:dim], length, *shape[dim + 1 :]])
 
 
 def _cut(x: Tensor, dim: int | None, world: int, rank: int) -> Tensor:
@@ -368,23 +361,32 @@ def _cut_like(x: Any, whole: Tensor) -> Tensor:
     return whole
 
 
-def _all_to_all(out: Tensor, sent: list[int], received: list[int], ranks: Any) -> tuple[Tensor, Callable[[], Any]]:
-    """Start exchanging so many elements with each rank; return what will have arrived once the function has waited."""
+class _Transit:
+    """Elements on their way to this rank. It holds those that it sends, whose memory must last until they have gone."""
+
+    def __init__(self, received: Tensor, sent: Tensor | None = None, work: Any = None) -> None:
+        self._received: Tensor | None = received
+        self._sent, self._work = sent, work
+
+    def wait(self) -> Tensor:
+        """Return what has arrived, once."""
+        if self._work is not None:
+            self._work.wait()
+        received, self._received, self._sent = self._received, None, None
+        assert received is not None
+        return received
+
+
+def _all_to_all(out: Tensor, sent: list[int], received: list[int], ranks: Any) -> _Transit:
+    """Start exchanging so many elements with each rank."""
     if ranks is None:
-        return out, lambda: None
+        return _Transit(out)
     came = out.new_empty(sum(received))
     size = out.element_size()
     work = dist.all_to_all_single(
         _bytes(came), _bytes(out), [n * size for n in received], [n * size for n in sent], group=ranks, async_op=True
     )
-    kept = [out]  # keeps the memory until it has been sent
-
-    def wait() -> None:
-        assert work is not None  # it is None only on ranks outside the group
-        work.wait()
-        kept.clear()
-
-    return came, wait
+    return _Transit(came, out, work)
 
 
 def _all_gather(mine: Tensor, sizes: list[int], ranks: Any) -> list[Tensor]:

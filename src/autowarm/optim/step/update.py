@@ -77,17 +77,17 @@ class Rule(ABC):
         """The entries of a tensor before its first update."""
 
     def state_of(
-        self, group: dict[str, Any], params: list[Tensor], state: State, found: Sequence[list[Tensor]]
+        self, group: dict[str, Any], params: list[Tensor], state: State, collected: Sequence[list[Tensor]]
     ) -> None:
         """Add the entries of these tensors' states to a list for each, creating what is missing."""
-        lists = tuple(zip(found, self.entries, strict=True))
+        lists = tuple(zip(collected, self.entries, strict=True))
         for p in params if self.keeps(group) else ():
-            own, dtype = state[p], p.dtype
+            tensor_state, dtype = state[p], p.dtype
             dtype = self.wide.get(dtype, dtype)
-            if self.entries[0] not in own:  # a state may hold what others keep there
-                own |= self.first(group, p, dtype)
+            if self.entries[0] not in tensor_state:  # a state may hold what others keep there
+                tensor_state |= self.first(group, p, dtype)
             for entries, name in lists:
-                entry = own[name]
+                entry = tensor_state[name]
                 if name != "step":
                     if entry.shape != p.shape:
                         raise ValueError(
@@ -96,7 +96,7 @@ class Rule(ABC):
                             "optimizer.state.pop(parameter)"
                         )
                     if entry.dtype != dtype:  # the model has been converted
-                        entry = own[name] = entry.to(dtype)
+                        entry = tensor_state[name] = entry.to(dtype)
                 entries.append(entry)
 
     def loaded(self, group: dict[str, Any], p: Tensor, name: str, entry: Tensor) -> Tensor:
@@ -145,16 +145,16 @@ class Oracle(Rule):
     def update_(self, update: Update, plans: Plans) -> None:
         group, geometry = update.group, update.group["geometry"]
         for plan in plans.of(geometry, update.xs, update.wholes):
-            own = update if plan.order is None else update.at(plan.order)
-            if own.finite is not None:
-                own.finite = own.finite.to(plan.device, non_blocking=True)
-            rate = Rate.of_group(group, plan.device, own.finite)
+            ordered = update if plan.order is None else update.at(plan.order)
+            if ordered.finite is not None:
+                ordered.finite = ordered.finite.to(plan.device, non_blocking=True)
+            rate = Rate.of_group(group, plan.device, ordered.finite)
             for some, radii in plan.parts:
-                part = own[some]
+                part = ordered[some]
                 # No variable holds the directions until the next part's are made.
                 geometry.step_(part.xs, self.directions(part), rate, radii, owned=self.makes(group), total=update.total)
             for stack in plan.stacks:
-                self._step_stack_(own[stack.some], stack, rate)
+                self._step_stack_(ordered[stack.some], stack, rate)
 
     def _step_stack_(self, update: Update, stack: Stack, rate: Rate) -> None:
         X, slots = empty_stack(stack)

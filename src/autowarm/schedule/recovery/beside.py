@@ -198,7 +198,7 @@ class SpikeGuard:
     def state_dict(self) -> dict[str, Any]:
         """Everything but the copy of the run, as plain numbers and text, to save after `step`."""
         content = {"updates": self._updates, "clock": self._clock.state_dict()}
-        seen = self._outliers.seen
+        seen = self._outliers.history
         content["veto"] = [self.skipped_updates, self._vetoed, None if seen is None else seen.tolist()]
         content |= {"recovery": self._guard.state_dict(), **self._losses.state_dict()}
         return sealed("SpikeGuard", content)
@@ -211,6 +211,6 @@ class SpikeGuard:
         self.skipped_updates, vetoed, seen = content["veto"]
         self._vetoed = [*vetoed]
         device = next((p.device for group in self.optimizer.param_groups for p in group["params"]), None)
-        self._outliers.seen = None if seen is None else torch.tensor(seen, device=device)
+        self._outliers.history = None if seen is None else torch.tensor(seen, device=device)
         self._losses.load_state_dict(content)
         self._guard.load_state_dict(content["recovery"])

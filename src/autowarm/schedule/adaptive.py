@@ -302,7 +302,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._groups.adopt(self.base_lrs)
         factor = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
         self._last_lr = [*self._groups.write(self.base_lrs, factor, self._plan, self._state)]
-        self._ranks.rates = sum(self._last_lr)
+        # Stages of a pipeline hold different groups, so ranks compare the rate of a group like the first one.
+        self._ranks.rate = self._peak * factor * self._state.share
         if self._groups.outside is not None:
             self._alarms.warn("outside", **self._groups.outside)
 

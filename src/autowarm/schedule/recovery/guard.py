@@ -11,6 +11,7 @@ import statistics
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -53,6 +54,40 @@ class _Kept(NamedTuple):
     update: int
     snapshot: Snapshot
     average: float | None
+
+
+class Action(Enum):
+    """What to do about an alarm."""
+
+    NOTHING = 0  # a warning has said it, and no loss has been finite since
+    WARN = 1  # there is nothing to go back to
+    RESTORE = 2  # go on from the copy
+    TRY = 3  # go back to the copy on trial, or begin its trial anew
+    LOWER = 4  # go on from the copy, at a lower rate
+    ACQUIT = 5  # the weights were not at fault
+
+
+class History(NamedTuple):
+    """What has come before an alarm."""
+
+    has_copy: bool  # that may be restored
+    on_trial: bool
+    is_known: bool  # whether an alarm was raised before, and no loss has been finite since
+    is_early: bool  # whether the last restart was just before
+    failures: int  # restarts in a row that failed at once
+    lowers: bool  # whether the rate is at fault: the run was not healthy again since the last alarm
+    is_lowest: bool  # whether nothing is left to lower
+
+
+def decide(broken: bool, history: History) -> Action:
+    """What to do about an alarm, which is ``broken`` if the losses are not finite."""
+    if not history.has_copy:  # a resumed run has none
+        return Action.NOTHING if history.is_known else Action.ACQUIT if history.on_trial else Action.WARN
+    if history.lowers:
+        return Action.ACQUIT if history.is_lowest and not broken else Action.LOWER
+    if history.is_early and history.failures >= (_MOST_EARLY if broken else _MOST_BAD):
+        return Action.ACQUIT  # restarts have not helped
+    return Action.RESTORE if broken else Action.TRY
 
 
 class Guard:
@@ -192,43 +227,46 @@ class Guard:
             snapshot.keep_added(optimizer)
 
     def _alarm(self, updates: int, reason: str, broken: bool, optimizer: Optimizer, peak: float) -> Recovery | None:
-        """Go back to the copy, on trial."""
-        kept, self._unproven = self._kept, None
-        before = peak * self._left(updates)
-        if kept is None and self._recoveries and not self._detector.seen:
-            return None  # it has been said, and no loss has been finite since
-        if self._trial is not None and kept is None:
-            return self._acquit(updates, reason, before, optimizer)  # a resumed run has no copies
-        if not self._restores or kept is None:
-            done = "nothing was restored" if self._restores else "recover=True would have restored the weights"
-            reason += ", and there is no copy yet to go back to" if self._restores else ""
-            self._anew(self._detector.window)
-            return self._settled(Recovery(updates, None, reason, before, before), done)
-        gone = math.inf if self._since is None else updates - self._since
-        early = self._trial is not None or gone <= self._detector.window // 4
-        lowers = self._again and not early
-        least = lowers and not broken and self._left(updates) <= _LEAST * (1 + 1e-9)
-        if least or (early and self._early >= (_MOST_EARLY if broken else _MOST_BAD)):
-            return self._acquit(updates, reason, before, optimizer)  # restarts and lower rates have not helped
-        self._early = self._early + 1 if early else 0
-        found = self._trial
-        if found is None:
-            after = max(_LEAST * peak, before * _LOWERED * min(1.0, gone / self._detector.window)) if lowers else before
-            found = Recovery(updates, kept.update, reason, before, after)
-            if not (broken or lowers):
-                self._trial, self._bar, self._early = found, self._detector.bar(), 0
-                self._before = Snapshot(optimizer, self._model, self._frozen)
-        kept.snapshot.restore(optimizer)
-        self.average = kept.average
+        """Do what `decide` says, and warn of it. Returns None while a trial has not told."""
+        copy, self._unproven, before = self._kept, None, peak * self._left(updates)
+        elapsed = math.inf if self._since is None else updates - self._since
+        early = self._trial is not None or elapsed <= self._detector.window // 4
+        recovery = self._trial or Recovery(updates, None if copy is None else copy.update, reason, before, before)
+        history = History(
+            has_copy=self._restores and copy is not None, on_trial=self._trial is not None,
+            is_known=bool(self._recoveries) and not self._detector.seen, is_early=early, failures=self._early,
+            lowers=self._again and not early, is_lowest=self._left(updates) <= _LEAST * (1 + 1e-9),
+        )  # fmt: skip
+        if history.has_copy:
+            self._early = self._early + 1 if early else 0
+        match action := decide(broken, history):
+            case Action.NOTHING:
+                return None
+            case Action.ACQUIT:
+                return self._acquit(updates, reason, before, optimizer)
+            case Action.WARN:
+                done = "nothing was restored" if self._restores else "recover=True would have restored the weights"
+                reason += ", and there is no copy yet to go back to" if self._restores else ""
+                self._anew(self._detector.window)
+                return self._settled(Recovery(updates, None, reason, before, before), done)
+            case Action.TRY:
+                how = f", for {_TRIAL} losses on trial at {_FIRST:g} of the rate"
+                if self._trial is None:
+                    self._trial, self._bar, self._early = recovery, self._detector.bar(), 0
+                    self._before = Snapshot(optimizer, self._model, self._frozen)
+            case Action.LOWER:
+                after = max(_LEAST * peak, before * _LOWERED * min(1.0, elapsed / self._detector.window))
+                how = f", at a peak rate of {after:.3g} in place of {before:.3g}" if after != before else ""
+                recovery = recovery._replace(peak_after=after)
+            case Action.RESTORE:
+                how = ""
+        assert copy is not None
+        copy.snapshot.restore(optimizer)
+        self.average, self._since = copy.average, updates
         self._detector.forget()
-        self._since = updates
-        done = f"weights and optimizer are those of update {kept.update} again, and the run goes on from there"
-        tried = self._trial is not None and not broken
-        if tried or found.peak_after != found.peak_before:
-            lower = f"at a peak rate of {found.peak_after:.3g} in place of {found.peak_before:.3g}"
-            done += f", {f'for {_TRIAL} losses on trial at {_FIRST:g} of the rate' if tried else lower}"
+        done = f"weights and optimizer are those of update {copy.update} again, and the run goes on from there{how}"
         self._warn(updates, reason, f'{done}. To undo it, load a checkpoint and pass recover="warn"')
-        return None if tried else self._restarted(found)
+        return None if action is Action.TRY else self._restarted(recovery)
 
     def _judge(self, optimizer: Optimizer) -> Recovery:
         """Settle the trial by the copy's losses."""

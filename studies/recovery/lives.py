@@ -280,7 +280,7 @@ def lived(life: Life) -> Counter[str]:
         heard(plain, t)
         rates = [[float(group["lr"]) for group in one.opt.param_groups] for one in (plain, run)]
         lowered, alarms = run.guard._lowered, len(run.watch.recoveries)
-        copies = [[kept.update if kept else None for kept in (one.guard._kept, one.guard._before and _BEFORE)]
+        copies = [[copy.update if copy else None for copy in (one.guard._copy, one.guard._before and _BEFORE)]
                   for one in (run, other) if one is not None]  # fmt: skip
         now, moved = heard(run, t)
         said += now
@@ -293,7 +293,7 @@ def lived(life: Life) -> Counter[str]:
             happened["lowered"] += 1
             expect(any("at a peak rate of" in one for one in ours), f"said: at step {t} nothing of a lowered rate")
         expect(run.share >= LEAST * (1 - 1e-9), f"peak: {run.share} is left at step {t}")
-        had_copy = had_copy or run.guard._kept is not None
+        had_copy = had_copy or run.guard._copy is not None
         happened["alarms"] += len(run.watch.recoveries) - alarms
         happened["moved"] += moved
         if other is not None:

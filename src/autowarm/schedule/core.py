@@ -54,13 +54,13 @@ class State(NamedTuple):
     planned_steps: int | None  # T as given or extended; None if the end is open
     total_steps: int | None  # the same, or the end that `decay_now` has set
     ramp: Rise | None = None
-    kept: float = 0.0  # what one update leaves of the averaged loss
+    ema_weight: float = 0.0  # what one update leaves of the averaged loss
     target_loss: float | None = None  # f*, as given or derived from f(x0)
     gap0: float | None = None  # Δ0; None if there is no profile, and the ramp alone sets the rate
     peak_gap: float | None = None  # Δ'
     opening: tuple[float, ...] = ()  # the first finite losses, until there are enough for f(x0)
     average: float | None = None  # the averaged loss; in the opening, what f(x0) would be
-    seen: int = 0  # the update of the last finite loss
+    last_update: int = 0  # the update of the last finite loss
     empty: int = 0  # losses in a row far below f(x0); in the opening, in all
     failures: int = 0  # losses in a row that were not finite
     trained: bool | None = None  # whether the weights were trained before the run; None until someone has looked
@@ -105,7 +105,7 @@ def _take(plan: Plan, state: State, updates: int, loss: float) -> State:
     """Average the loss: an exponential moving average over a share of the run, from f(x0) on."""
     average, gap0, fstar = state.average, state.gap0, state.target_loss
     if average is None or state.opening:
-        return _open(plan, state._replace(updates=updates, seen=updates), loss)
+        return _open(plan, state._replace(updates=updates, last_update=updates), loss)
     if gap0 is not None and fstar is not None and plan.smoothing:
         low = 0.0 <= loss < EMPTY * (fstar + gap0)
         if low or state.empty:
@@ -116,8 +116,8 @@ def _take(plan: Plan, state: State, updates: int, loss: float) -> State:
             state = state._replace(target_loss=None, gap0=None, peak_gap=None)
         else:
             loss = min(max(loss, fstar), fstar + gap0)  # so that no outlier counts
-    kept = state.kept ** (updates - state.seen) if plan.smoothing else 0.0  # or each loss counts
-    return state._replace(average=kept * average + (1.0 - kept) * loss, seen=updates)
+    weight = state.ema_weight ** (updates - state.last_update) if plan.smoothing else 0.0  # or each loss counts
+    return state._replace(average=weight * average + (1.0 - weight) * loss, last_update=updates)
 
 
 def _warm_up(plan: Plan, state: State, updates: int) -> State:
@@ -260,8 +260,8 @@ def _with_ramp(plan: Plan, state: State, short: bool) -> State:
 def _timed(plan: Plan, state: State, share: float) -> State:
     """The ramp from this share, and the average, as they follow from the length of the warm-up and its decay."""
     length = OPEN_HORIZON if state.total_steps is None else max(1, state.total_steps)
-    kept = 1.0 - 1.0 / max(1.0, by_length(plan.smoothing, AVERAGES, length) * length)
-    return state._replace(kept=kept, ramp=_rise(plan, state, share, 0, length))
+    weight = 1.0 - 1.0 / max(1.0, by_length(plan.smoothing, AVERAGES, length) * length)
+    return state._replace(ema_weight=weight, ramp=_rise(plan, state, share, 0, length))
 
 
 def settle(plan: Plan, state: State, trained: bool) -> State:

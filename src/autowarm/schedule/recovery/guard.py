@@ -48,7 +48,7 @@ class Recovery(NamedTuple):
     peak_after: float
 
 
-class _Kept(NamedTuple):
+class _Copy(NamedTuple):
     """A copy of the run after an update, with the schedule's averaged loss."""
 
     update: int
@@ -118,8 +118,8 @@ class Guard:
     def _anew(self, window: int) -> None:
         """The level counts anew, so that the same rise raises no second alarm."""
         self._detector = Detector(window)
-        self._kept: _Kept | None = None
-        self._unproven: _Kept | None = None  # a copy whose weights have had no loss yet: they may be broken
+        self._copy: _Copy | None = None
+        self._unproven: _Copy | None = None  # a copy whose weights have had no loss yet: they may be broken
         self._copied: int | None = None  # the update of the last copy
         self._since: int | None = None  # the update of the last restart
         self._span = window  # how many updates the rate rises over after it
@@ -135,7 +135,7 @@ class Guard:
 
     def __getstate__(self) -> dict[str, Any]:
         # The copies restore the tensors of this run, and not those of a copied one.
-        return self.__dict__ | {"_kept": None, "_unproven": None, "_before": None, "_frozen": {}}
+        return self.__dict__ | {"_copy": None, "_unproven": None, "_before": None, "_frozen": {}}
 
     @property
     def recoveries(self) -> list[Recovery]:
@@ -186,7 +186,7 @@ class Guard:
                 stacklevel=frames_of_ours(),
             )
         if self._unproven is not None and at > self._unproven.update:
-            self._kept, self._unproven = self._kept if detector.bad[-1] else self._unproven, None
+            self._copy, self._unproven = self._copy if detector.bad[-1] else self._unproven, None
         self._keep(updates, optimizer, average)
         return None
 
@@ -200,35 +200,35 @@ class Guard:
                 self._climbs = updates + self._fell
         due = self._detector.at_low and (self._copied is None or updates - self._copied >= window)
         # A resumed run has no copy. This one does not count, so that later ones are those of an uninterrupted run.
-        extra = self._kept is None and self._detector.is_low()
+        extra = self._copy is None and self._detector.is_low()
         if self._restores and (due or extra) and self._unproven is None:
             self._copied = updates if due or self._copied is None else self._copied
-            self._unproven = _Kept(updates, Snapshot(optimizer, self._model, self._frozen), average)
+            self._unproven = _Copy(updates, Snapshot(optimizer, self._model, self._frozen), average)
 
     @contextmanager
     def at_copy(self, optimizer: Optimizer) -> Iterator[tuple[int, Any] | None]:
         """Go to the proven copy within this context, and yield its update and averaged loss; None if there is none."""
-        if (kept := self._kept) is None:
+        if (copy := self._copy) is None:
             yield None
             return
         now = Snapshot(optimizer, self._model, self._frozen)
-        kept.snapshot.restore(optimizer)
-        yield kept.update, kept.average
+        copy.snapshot.restore(optimizer)
+        yield copy.update, copy.average
         now.restore(optimizer)
 
     def adopt(self, update: int, snapshot: Snapshot, average: Any) -> None:
         """Keep a copy that was saved beside the state."""
-        self._kept = _Kept(update, snapshot, average)
+        self._copy = _Copy(update, snapshot, average)
 
     def keep_added(self, optimizer: Optimizer) -> None:
         """Add groups that have joined to the copies, before their first update."""
-        kept = [one.snapshot for one in (self._kept, self._unproven) if one is not None]
-        for snapshot in (*kept, *([] if self._before is None else [self._before])):
+        copies = [one.snapshot for one in (self._copy, self._unproven) if one is not None]
+        for snapshot in (*copies, *([] if self._before is None else [self._before])):
             snapshot.keep_added(optimizer)
 
     def _alarm(self, updates: int, reason: str, broken: bool, optimizer: Optimizer, peak: float) -> Recovery | None:
         """Do what `decide` says, and warn of it. Returns None while a trial has not told."""
-        copy, self._unproven, before = self._kept, None, peak * self._left(updates)
+        copy, self._unproven, before = self._copy, None, peak * self._left(updates)
         elapsed = math.inf if self._since is None else updates - self._since
         early = self._trial is not None or elapsed <= self._detector.window // 4
         recovery = self._trial or Recovery(updates, None if copy is None else copy.update, reason, before, before)
@@ -274,23 +274,23 @@ class Guard:
         if statistics.median(self._detector.recent[:_TRIAL]) > self._bar:
             reason = f"{self._trial.reason}, and the weights of update {self._trial.restored} do no better now"
             return self._acquit(self._trial.update, reason, self._trial.peak_before, optimizer)
-        lost, found = self._detector.is_lost(), self._restarted(self._trial)
-        if lost:
+        is_lost, recovery = self._detector.is_lost(), self._restarted(self._trial)
+        if is_lost:
             self._anew(self._detector.window)
-        return found
+        return recovery
 
-    def _restarted(self, found: Recovery) -> Recovery:
+    def _restarted(self, recovery: Recovery) -> Recovery:
         """The weights were at fault: the run goes on from the copy."""
         self._trial = self._before = None
-        self._again, self._fell = True, found.update - (found.restored or 0)
+        self._again, self._fell = True, recovery.update - (recovery.restored or 0)
         self._span = self._detector.window
         self._detector.wary = True
         self._detector.forget()  # the losses of a copy that stood still would look like a new low
-        if found.peak_after != found.peak_before:
-            self._lowered = self._left(found.update) * found.peak_after / found.peak_before
+        if recovery.peak_after != recovery.peak_before:
+            self._lowered = self._left(recovery.update) * recovery.peak_after / recovery.peak_before
             self._climbs = None if self._climbs is None else _NEVER
-        self._recoveries.append(found)
-        return found
+        self._recoveries.append(recovery)
+        return recovery
 
     def _acquit(self, updates: int, reason: str, peak: float, optimizer: Optimizer) -> Recovery:
         """The weights were not at fault: the run goes on with those that it had, if they are whole."""
@@ -307,10 +307,10 @@ class Guard:
         reason += f": the data or the objective have changed{last}"
         return self._settled(Recovery(updates, restored, reason, peak, peak), done)
 
-    def _settled(self, found: Recovery, done: str) -> Recovery:
-        self._warn(found.update, found.reason, done)
-        self._recoveries.append(found)
-        return found
+    def _settled(self, recovery: Recovery, done: str) -> Recovery:
+        self._warn(recovery.update, recovery.reason, done)
+        self._recoveries.append(recovery)
+        return recovery
 
     def _warn(self, update: int, reason: str, done: str) -> None:
         """Warn of an alarm, at the line that gave the loss, and say what was done."""
@@ -325,8 +325,8 @@ class Guard:
         """
         counts = [["average", self.average], *([name, getattr(self, f"_{name}")] for name in self._SAVED)]
         trial = None if self._trial is None else list(self._trial)
-        said = [list(one) for one in self._recoveries]
-        return [["detector", self._detector.state_dict()], ["recoveries", said], ["trial", trial], *counts]
+        recoveries = [list(one) for one in self._recoveries]
+        return [["detector", self._detector.state_dict()], ["recoveries", recoveries], ["trial", trial], *counts]
 
     def load_state_dict(self, saved: list[Any]) -> None:
         """Continue from `state_dict`. The copy is made anew once the loss is at its lowest level."""
@@ -337,4 +337,4 @@ class Guard:
         self.average = state.get("average")  # not kept by earlier states
         self._trial = None if state["trial"] is None else Recovery(*state["trial"])
         self._recoveries = [Recovery(*one) for one in state["recoveries"]]
-        self._kept = self._unproven = self._before = None
+        self._copy = self._unproven = self._before = None

@@ -123,6 +123,8 @@ def reference(losses: Callable[[int], float | None], options: dict[str, Any], ka
             elif o["smoothing"] == 0.0:
                 mean = loss
             else:
+                if loss < 0.0 and o["target_loss"] is None:  # an arbitrary zero: the ramp goes on alone
+                    fstar = gap0 = peak_gap = None
                 clipped = loss if gap0 is None else min(max(loss, fstar), fstar + gap0)
                 mean = clipped + keep ** (t - seen_at) * (mean - clipped)
             seen_at = t

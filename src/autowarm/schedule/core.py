@@ -221,7 +221,7 @@ def _calibrate(plan: Plan, state: State, f0: float) -> State:
 
 def _misfit(plan: Plan, state: State, f0: float) -> str | None:
     """Why this f(x0) does not fit what the plan gives, in words."""
-    target, gap0, profiled = state.target_loss, state.gap0, getattr(plan.profile, "gap0", state.gap0)
+    target, gap0 = state.target_loss, state.gap0
     if target is not None and f0 <= target and (f0 != 0.0 or not plan.smoothing):  # 0: of a batch without a label
         return (
             f"the first loss f(x0) = {f0:.6g} is not above the target loss f* = {target:.6g}: "
@@ -229,7 +229,7 @@ def _misfit(plan: Plan, state: State, f0: float) -> str | None:
         )
     if gap0 is not None and not 0 < (state.peak_gap or 0.0) < gap0:
         return f"peak_gap must lie between 0 and the first gap f(x0) − f* = {gap0:.6g}, got {state.peak_gap:.6g}"
-    if gap0 is None or math.isclose(profiled, gap0, rel_tol=SAME_GAP):
+    if gap0 is None or math.isclose(profiled := getattr(plan.profile, "gap0", gap0), gap0, rel_tol=SAME_GAP):
         return None
     return (
         f"the profile is for a first gap of {profiled:.6g}, and that of the run is f(x0) − f* = {gap0:.6g}: calibrate "

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import torch
 
+from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD
 from autowarm.jax import AdaptiveWarmupState, adaptive_warmup
 from autowarm.schedule import core
 from autowarm.schedule.shapes import decay_shape
@@ -117,6 +119,20 @@ def test_an_unusual_stream_has_the_rule_s_shares(total: int, options: dict[str, 
         theirs, their_end = by_core(row, total, **options)
         np.testing.assert_allclose(ours, theirs, rtol=0.0, atol=1e-5, err_msg=name)
         assert end == their_end, name
+
+
+@pytest.mark.parametrize(("geometry", "make"), [("sign", Lion), ("spectral", Muon), ("frobenius", NormSGD)])
+def test_each_geometry_has_the_shares_of_the_torch_schedule(geometry: str, make: Callable[..., Any]) -> None:
+    optimizer = make([torch.nn.Parameter(torch.ones(2, 2))], lr=1.0)
+    schedule, row, shares = AdaptiveWarmup(optimizer, T, trained=False), np.array(FALLING[:T], np.float32), []
+    for loss in row.tolist():
+        shares.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step(loss)
+    [ours], [end] = by_jax(row[None], T, geometry=geometry)
+    np.testing.assert_allclose(ours, shares, rtol=0.0, atol=1e-5)
+    assert end == schedule.warmup_steps
+    assert (end < by_jax(row[None], T)[1][0]) == (geometry != "sign")
 
 
 def test_a_resumed_run_is_equal_compiled_or_not() -> None:

@@ -88,7 +88,7 @@ API = {
     "autowarm.schedule.Calibration(kappa=-1.0)": "kappa must be positive and finite, got -1.0",
     "AdaptiveWarmup(opt, 100, peak_gap=0.0)": "peak_gap must be positive and finite, got 0.0",
     "AdaptiveWarmup(opt, 100, smoothing=50)": "smoothing|share of the run",
-    "AdaptiveWarmup(opt, 100, smoothing=1.0)": "smoothing is a share of the run, in [0, 1), got 1.0",
+    "AdaptiveWarmup(opt, 100, smoothing=1.0)": 'smoothing is a share of the run, in [0, 1), or "auto", got 1.0',
     'AdaptiveWarmup(opt, 100, trained="yes")': "trained must be True, False, or None|got 'yes'",
     "AdaptiveWarmup(opt, 100, trained=1)": "trained must be True, False, or None|got 1",
     **{f"AdaptiveWarmup(opt, 100, recover={given})": f'recover must be True, the model (for several a torch.nn.ModuleList), "warn" to warn only, or False, got {given}' for given in ("'on'", 1)},
@@ -282,7 +282,6 @@ COMMANDS = {  # beside those of tests/lab/commands/test_wrong_words.py
     "compare --seeds none": "seeds|none",
     "compare --task missing.py": "FILE.py:NAME",
     "report missing": "results.json|autowarm compare",
-    "plan --lr x": "--lr|'x'",
 }
 
 

@@ -30,7 +30,7 @@ class AdaptiveWarmupState(NamedTuple):
     target_loss: Any  # f*, if there is a profile
     gap0: Any  # Δ0; 0 if there is no profile, and the ramp alone sets the rate
     gap: Any  # the averaged gap as a share of Δ0, whose squares single precision holds; 1 if there is no profile
-    seen: Any  # the update of the last finite loss
+    last_update: Any  # the update of the last finite loss
     empty: Any  # losses in a row far below f(x0)
     inner: Any  # the state of the transformation inside
 
@@ -99,28 +99,28 @@ def _advance(plan: core.Plan, begun: Any, state: AdaptiveWarmupState, loss: Any)
 def _take(begun: core.State, state: AdaptiveWarmupState, loss: Any, derived: bool) -> AdaptiveWarmupState:
     profile, low = state.gap0 > 0.0, (loss >= 0.0) & (loss < core.EMPTY * (state.target_loss + state.gap0))
     empty, gap = jnp.where(low, state.empty + 1, 0), (loss - state.target_loss) / jnp.where(profile, state.gap0, 1.0)
-    kept = math.log(max(begun.kept, core.LEAST_GAP))  # for 1 minus it, rounded, loses four digits
-    gap = state.gap - jnp.expm1((state.updates - state.seen) * kept) * (jnp.clip(gap, 0.0, 1.0) - state.gap)
+    decay = math.log(max(begun.ema_weight, core.LEAST_GAP))  # for 1 minus it, rounded, loses four digits
+    gap = state.gap - jnp.expm1((state.updates - state.last_update) * decay) * (jnp.clip(gap, 0.0, 1.0) - state.gap)
     taken = ~low | (empty >= core.OPENING)
-    seen = jnp.where(taken, state.updates, state.seen)
+    last_update = jnp.where(taken, state.updates, state.last_update)
     gap0 = jnp.where(loss < 0.0, 0.0, state.gap0) if derived else state.gap0  # an arbitrary zero: there is no scale
     gap = jnp.where(gap0 > 0.0, jnp.where(taken & profile, gap, state.gap), 1.0)
-    return state._replace(gap=gap, gap0=gap0, seen=seen, empty=empty)
+    return state._replace(gap=gap, gap0=gap0, last_update=last_update, empty=empty)
 
 
 def _open(plan: core.Plan, state: AdaptiveWarmupState, loss: Any) -> AdaptiveWarmupState:
     losses = jnp.append(state.opening, loss)
     positive = jnp.sort(jnp.where(losses > 0.0, losses, jnp.inf))
     usual = jnp.nan_to_num(positive[(jnp.isfinite(positive).sum() - 1) // 2], posinf=0.0)
-    kept = jnp.isfinite(losses) & ~((losses >= 0.0) & (losses < core.EMPTY * usual))
-    opening = jnp.where(kept, losses, jnp.inf)[jnp.argsort(~kept, stable=True)][: core.OPENING]
-    there, lowest = kept.sum(), jnp.sort(opening)
-    given, first = plan.target_loss is not None, lowest[jnp.minimum(1, there - 1)]
+    counted = jnp.isfinite(losses) & ~((losses >= 0.0) & (losses < core.EMPTY * usual))
+    opening = jnp.where(counted, losses, jnp.inf)[jnp.argsort(~counted, stable=True)][: core.OPENING]
+    count, lowest = counted.sum(), jnp.sort(opening)
+    given, first = plan.target_loss is not None, lowest[jnp.minimum(1, count - 1)]
     target = state.target_loss if given else first - core.EXPECTED_FALL * first
-    empty = state.empty + jnp.isfinite(losses).sum() - there
-    alike = lowest[(there - 1) // 2] + lowest[there // 2] <= 2.0 * core.SCALELESS * first
-    scaled = given | alike & (3 * empty <= 2 * there) & (lowest[0] >= 0.0)
+    empty = state.empty + jnp.isfinite(losses).sum() - count
+    alike = lowest[(count - 1) // 2] + lowest[count // 2] <= 2.0 * core.SCALELESS * first
+    scaled = given | alike & (3 * empty <= 2 * count) & (lowest[0] >= 0.0)
     first = jnp.where(first > target, first, opening[0])  # f(x0) may be at a given f* already
     gap0 = jnp.where(scaled & (first - target > core.LEAST_GAP), first - target, 0.0)
-    known = {"target_loss": target, "gap0": gap0, "empty": jnp.where(there < core.OPENING, empty, 0)}
-    return state._replace(opening=opening, seen=state.updates, **known)
+    known = {"target_loss": target, "gap0": gap0, "empty": jnp.where(count < core.OPENING, empty, 0)}
+    return state._replace(opening=opening, last_update=state.updates, **known)

@@ -119,7 +119,7 @@ class Ranks:
     ) -> None:
         check_member(group)
         self.group, self.owner, self.device = group, owner, device
-        self.rates = 0.0  # the sum of those written last, which ranks compare
+        self.rate = 0.0  # a schedule's, which ranks compare
         self.agree_on(settings)
 
     def agree_on(self, settings: dict[str, Any]) -> None:
@@ -159,9 +159,9 @@ class Ranks:
                 f"ranks disagree: {self.owner} has different settings on them; this rank's are {self.settings}, of "
                 f"version {__version__}"
             )
-        if len({row[5] for row in rows}) > 1:
+        if len(set(rates := [row[5] for row in rows])) > 1:
             raise RuntimeError(
-                f"ranks disagree: {self.owner} has different rates on them, in sum {[row[5] for row in rows]} by rank: "
+                f"ranks disagree: {self.owner} has different rates on them, for the first group {rates} by rank: "
                 "set base_lrs, and whatever sets a rate, alike on all ranks"
             )
 
@@ -287,7 +287,7 @@ def summed(observations: Sequence[Observation], ranks: Ranks, updates: int) -> T
     if not ranks.distributed:
         return sums.unsqueeze(0) if away else [sums]
     sums = sums if away else torch.tensor(sums, dtype=torch.float64)
-    rest = [torch.full_like(sums[:1], x) for x in (float(updates), ranks.mark, ranks.rates)]
+    rest = [torch.full_like(sums[:1], x) for x in (float(updates), ranks.mark, ranks.rate)]
     return ranks.gather(torch.cat([sums, *rest]).to(collective_device(ranks.group, ranks.device)), updates)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-from torch.optim.lr_scheduler import ConstantLR, LinearLR, SequentialLR
+from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, LinearLR, SequentialLR
 
 from autowarm import AdaptiveWarmup, Lion
 from tests.schedule.schedule_runs import PEAK, every_lr, falling, made, make_optimizer, run
@@ -175,10 +175,15 @@ def wrapped(name: str, opt: torch.optim.Optimizer) -> tuple[torch.optim.lr_sched
     ours = AdaptiveWarmup(opt, 12, target_loss=0.5, peak_gap=5.0)
     if name == "ours second":
         return SequentialLR(opt, [ConstantLR(opt, factor=0.5, total_iters=100), ours], milestones=[5]), ours
+    if name == "chained":
+        return ChainedScheduler([ours, ConstantLR(opt, factor=1.0)], optimizer=opt), ours
+    if name == "in a sequence of a sequence":
+        inner = SequentialLR(opt, [ours, LinearLR(opt, 1.0, 0.1, total_iters=8)], milestones=[12])
+        return SequentialLR(opt, [inner, ConstantLR(opt, factor=0.5, total_iters=100)], milestones=[16]), ours
     return SequentialLR(opt, [ours, LinearLR(opt, 1.0, 0.1, total_iters=8)], milestones=[12]), ours
 
 
-@pytest.mark.parametrize("name", ["ours second", "ours first"])
+@pytest.mark.parametrize("name", ["ours second", "ours first", "chained", "in a sequence of a sequence"])
 @pytest.mark.parametrize("at", [1, 4, 5, 6, 11, 12, 13, 16])
 def test_resumed_inside_pytorchs_own_equals_straight(name: str, at: int) -> None:
     def go(outer, ours, steps: Iterable[int]) -> list[float]:
@@ -203,6 +208,9 @@ def test_resumed_inside_pytorchs_own_equals_straight(name: str, at: int) -> None
         alone = AdaptiveWarmup(make_optimizer(), 12, target_loss=0.5, peak_gap=5.0)
         assert straight[:5] == [PEAK / 2] * 5
         assert straight[5:17] == pytest.approx(run(alone, lambda t: falling()(t + 5), range(12)))
+    else:  # it starts with the run; PyTorch's inner sequence is an update ahead of the outer one
+        alone = AdaptiveWarmup(make_optimizer(), 12, target_loss=0.5, peak_gap=5.0)
+        assert straight[:11] == run(alone, falling(), range(11))
 
 
 def test_an_update_skipped_right_after_the_milestone_does_not_count() -> None:

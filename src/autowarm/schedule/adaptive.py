@@ -202,8 +202,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
                 "AdaptiveWarmup over the updates that are left"
             )
 
-    # Losses in, rates out.
-
     def observe(self, loss: Tensor | float, weight: float = 1.0) -> None:
         """Record the loss of one micro-batch; the next `step` uses the weighted mean of the recorded losses.
 
@@ -236,13 +234,13 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         if self._order.matters:
             self._order.taken(loss)
         before = self._state
-        made, readings = self._losses.read(loss, self._clock, before.updates)
+        updates_made, readings = self._losses.read(loss, self._clock, before.updates)
         self._step_count += 1
-        if made is None and not readings:
+        if updates_made is None and not readings:
             self._alarms.idle(self._clock)
             return
-        updates = before.updates + (made or 0)
-        state = before if made is None else self._settled(before)
+        updates = before.updates + (updates_made or 0)
+        state = before if updates_made is None else self._settled(before)
         for update, mean in readings or [(updates, None)]:  # while losses are late, time goes on alone
             state = core.advance(self._plan, state, updates, mean)
             if self._guard is not None:
@@ -302,16 +300,19 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._groups.adopt(self.base_lrs)
         factor = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
         self._last_lr = [*self._groups.write(self.base_lrs, factor, self._plan, self._state)]
-        self._ranks.rates = sum(self._last_lr)
+        # Stages of a pipeline hold different groups, so ranks compare the rate of a group like the first one.
+        self._ranks.rate = self._peak * factor * self._state.share
         if self._groups.outside is not None:
             self._alarms.warn("outside", **self._groups.outside)
 
     def _recover(self, guard: Guard, state: core.State, at: int, loss: float | None) -> core.State:
         """Let the guard see the loss, and do what it says at an alarm."""
-        found = guard.after(state.updates, at, loss, self.optimizer, self._peak, state.average)
-        if found is not None and found.restored is not None:
+        recovery = guard.after(state.updates, at, loss, self.optimizer, self._peak, state.average)
+        if recovery is None:
+            return state
+        if recovery.restored is not None:
             state = state._replace(average=guard.average)
-        return core.lowered(state) if found is not None and found.peak_after != found.peak_before else state
+        return core.lowered(state) if recovery.peak_after != recovery.peak_before else state
 
     # What the optimizer's hooks tell.
 
@@ -338,17 +339,15 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             return
         self._clock.pretended = only_makes_state(self.optimizer)
         if not (self._clock.pretended or self._waiting):
-            told = self._plan.trained is not None or self.last_epoch > 0 or self._groups.follows
+            known = self._plan.trained is not None or self.last_epoch > 0 or self._groups.follows
             # Ours tell by themselves of tensors without gradients.
             training = self._losses.traced and not isinstance(self.optimizer, LMO | Together)
-            self._alarms.before_update(self._clock, self._groups, told=told, training=training)
+            self._alarms.before_update(self._clock, self._groups, known=known, training=training)
 
     def _look_at_weights(self) -> None:
         """Look, before the first update, for signs that they were trained before."""
         if self._state.trained is None and not (self.last_epoch or self._clock.made or self._clock.pretended):
             self._look.take(self.optimizer, self.process_group)
-
-    # What users change during the run.
 
     def extend(self, total_steps: int | None) -> None:
         """Change the length of the run. The rate of the next update does not change.
@@ -413,8 +412,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         """Tell the ranks what they must agree on: settings, what was changed since, and the peak rate."""
         now = {"total_steps": self.total_steps, "decay": self._state.decay, "peak": self._peak}
         self._ranks.agree_on(self._settings | {"now": now})
-
-    # Saving.
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed for a bit-identical continuation, as plain numbers and text, with a checksum.

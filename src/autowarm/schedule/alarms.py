@@ -34,11 +34,11 @@ class Alarms:
         self.begun = False  # whether an update was made
         self._without = 0  # updates in a row without a gradient, until there was one
 
-    def warn(self, kind: str, **seen: Any) -> None:
+    def warn(self, kind: str, **values: Any) -> None:
         """Warn, unless a warning of this kind was given before."""
         if kind not in self.said:
             self.said.add(kind)
-            warnings.warn(WORDS[kind].format(**seen), stacklevel=frames_of_ours())
+            warnings.warn(WORDS[kind].format(**values), stacklevel=frames_of_ours())
 
     def idle(self, clock: UpdateClock) -> None:
         """Warn of calls that find no update."""
@@ -78,16 +78,16 @@ class Alarms:
             if len(self._first) == FIRST and late[0] > early[-1] and late[5] - early[5] > _RISE * abs(early[5]):
                 self.warn("rising", low=early[5], high=late[5], count=FIRST)
 
-    def before_update(self, clock: UpdateClock, groups: GroupRates, *, told: bool, training: bool) -> None:
-        """Look at what is about to be updated: ``told`` whether its weights were trained, in ``training`` for sure."""
-        optimizer, made = clock.optimizer, clock.made + 1
+    def before_update(self, clock: UpdateClock, groups: GroupRates, *, known: bool, training: bool) -> None:
+        """Look at what is about to be updated: ``known`` whether its weights were trained, in ``training`` for sure."""
+        optimizer, update = clock.optimizer, clock.made + 1
         # A loop that has stepped the schedule all along, or sets the rates by another one now, knows what it does.
-        if made == UNSTEPPED and clock.ticks < UNSTEPPED and groups.untouched:
-            self.warn("unstepped", made=made)
+        if update == UNSTEPPED and clock.ticks < UNSTEPPED and groups.untouched:
+            self.warn("unstepped", made=update)
         if not self.begun and groups.unsettled is not None:
             lr, peak = groups.unsettled
             self.warn("unsettled", lr=lr, peak=peak)
-        elif not (self.begun or told):
+        elif not (self.begun or known):
             steps = (state.get("step", 0) for state in optimizer.state.values() if isinstance(state, dict))
             before = max((int(x) for x in steps if not isinstance(x, Tensor) or x.device.type == "cpu"), default=0)
             if before > 1:  # the step that makes a state for a checkpoint may count

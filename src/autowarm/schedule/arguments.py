@@ -37,8 +37,9 @@ def checked(
     first_peak(inner)  # raises if there is none
     numbers, counted = clean(**given), False
     if (calibration := Calibration.of(calibration)) is not None:
-        own = calibration.geometry
-        geometry = geometry_of(inner) if own is None and calibration.kappa is None else own and resolve(own)
+        geometry = calibration.geometry and resolve(calibration.geometry)
+        if calibration.geometry is None and calibration.kappa is None:
+            geometry = geometry_of(inner)
         if calibration.kappa is None:
             try:
                 calibration, counted = replace(calibration, kappa=kappa_of(inner, geometry)), True

@@ -54,13 +54,13 @@ class State(NamedTuple):
     planned_steps: int | None  # T as given or extended; None if the end is open
     total_steps: int | None  # the same, or the end that `decay_now` has set
     ramp: Rise | None = None
-    kept: float = 0.0  # what one update leaves of the averaged loss
+    ema_weight: float = 0.0  # what one update leaves of the averaged loss
     target_loss: float | None = None  # f*, as given or derived from f(x0)
     gap0: float | None = None  # Δ0; None if there is no profile, and the ramp alone sets the rate
     peak_gap: float | None = None  # Δ'
     opening: tuple[float, ...] = ()  # the first finite losses, until there are enough for f(x0)
     average: float | None = None  # the averaged loss; in the opening, what f(x0) would be
-    seen: int = 0  # the update of the last finite loss
+    last_update: int = 0  # the update of the last finite loss
     empty: int = 0  # losses in a row far below f(x0); in the opening, in all
     failures: int = 0  # losses in a row that were not finite
     trained: bool | None = None  # whether the weights were trained before the run; None until someone has looked
@@ -105,7 +105,7 @@ def _take(plan: Plan, state: State, updates: int, loss: float) -> State:
     """Average the loss: an exponential moving average over a share of the run, from f(x0) on."""
     average, gap0, fstar = state.average, state.gap0, state.target_loss
     if average is None or state.opening:
-        return _open(plan, state._replace(updates=updates, seen=updates), loss)
+        return _open(plan, state._replace(updates=updates, last_update=updates), loss)
     if gap0 is not None and fstar is not None and plan.smoothing:
         low = 0.0 <= loss < EMPTY * (fstar + gap0)
         if low or state.empty:
@@ -116,8 +116,8 @@ def _take(plan: Plan, state: State, updates: int, loss: float) -> State:
             state = state._replace(target_loss=None, gap0=None, peak_gap=None)
         else:
             loss = min(max(loss, fstar), fstar + gap0)  # so that no outlier counts
-    kept = state.kept ** (updates - state.seen) if plan.smoothing else 0.0  # or each loss counts
-    return state._replace(average=kept * average + (1.0 - kept) * loss, seen=updates)
+    weight = state.ema_weight ** (updates - state.last_update) if plan.smoothing else 0.0  # or each loss counts
+    return state._replace(average=weight * average + (1.0 - weight) * loss, last_update=updates)
 
 
 def _warm_up(plan: Plan, state: State, updates: int) -> State:
@@ -185,54 +185,56 @@ def steady_share(plan: Plan, state: State) -> float:
 
 
 def _open(plan: Plan, state: State, loss: float) -> State:
-    """Take one of the first losses. The first one calibrates; the last one calibrates again, with f(x0)."""
-    loss = loss if plan.chance_loss is None else min(loss, plan.chance_loss)
-    first = (*state.opening, loss)
-    usual = statistics.median_low([x for x in first if x > 0.0] or [0.0])
-    opening = tuple(x for x in first if not 0.0 <= x < EMPTY * usual)
-    average = sorted(opening)[:2][-1]
-    state = state._replace(opening=opening, average=average, empty=state.empty + len(first) - len(opening))
-    needed = OPENING if plan.smoothing else 1  # without averaging, f(x0) is the first loss itself
+    """Take one of the first losses. The first one must fit the plan; the last one calibrates for good, with f(x0)."""
+    losses = (*state.opening, min(loss, plan.chance_loss or math.inf))
+    usual = statistics.median_low([x for x in losses if x > 0.0] or [0.0])
+    opening = tuple(x for x in losses if not 0.0 <= x < EMPTY * usual)
+    f0, needed = sorted(opening)[:2][-1], OPENING if plan.smoothing else 1  # without averaging, f(x0) is the first loss
+    state = state._replace(opening=opening, average=f0, empty=state.empty + len(losses) - len(opening))
     if len(opening) not in (1, needed):
         return state
     chance = plan.chance_loss if plan.trained is None else None
     short = bool(state.trained) or (chance is not None and statistics.median(opening) < TRAINED * chance)
     state = state if short == state.short else _with_ramp(plan, state, short)
-    try:
-        state = _calibrate(plan, state, average)
-    except ValueError:
-        if len(opening) == 1:
-            raise
-        state = state._replace(average=opening[0])  # f(x0) is at a given f* already: the first calibration stays
+    calibrated = _calibrate(plan, state, f0)
+    misfit = _misfit(plan, calibrated, f0)
+    if misfit is not None and len(opening) == 1:
+        raise ValueError(misfit)
+    state = calibrated if misfit is None else state._replace(average=opening[0])  # the first calibration stays
     return state if len(opening) < needed else state._replace(opening=(), empty=0)
 
 
-def _calibrate(plan: Plan, state: State, loss: float) -> State:
+def _calibrate(plan: Plan, state: State, f0: float) -> State:
     """Fix η(Δ) from f(x0), and f* if none is given: eq. 8 and 9 (constr_1, constr_2)."""
     target = plan.target_loss
     if target is None:
-        scattered = statistics.median(state.opening) > SCALELESS * loss or 3 * state.empty > 2 * len(state.opening)
-        if loss < LEAST_GAP or min(state.opening) < 0.0 or scattered:
+        scattered = statistics.median(state.opening) > SCALELESS * f0 or 3 * state.empty > 2 * len(state.opening)
+        if f0 < LEAST_GAP or min(state.opening) < 0.0 or scattered:
             return state._replace(target_loss=None, gap0=None, peak_gap=None)
-        target = loss - EXPECTED_FALL * loss
-    gap0 = loss - target
-    if not gap0 > 0 and (loss != 0.0 or not plan.smoothing):  # a loss of 0 may be of a batch without a label
-        raise ValueError(
-            f"the first loss f(x0) = {loss:.6g} is not above the target loss f* = {target:.6g}: "
-            "give a target_loss that the loss will approach from above, or none to have it derived from f(x0)"
-        )
+        target = f0 - EXPECTED_FALL * f0
+    gap0 = f0 - target
     if not LEAST_GAP < gap0 < MOST_GAP:
         return state._replace(target_loss=target, gap0=None, peak_gap=None)
     peak_gap = plan.peak_gap(gap0) if callable(plan.peak_gap) else plan.peak_gap or plan.peak_share * gap0
-    if not 0 < peak_gap < gap0:
-        raise ValueError(f"peak_gap must lie between 0 and the first gap f(x0) − f* = {gap0:.6g}, got {peak_gap:.6g}")
-    own = getattr(plan.profile, "gap0", gap0)
-    if not math.isclose(own, gap0, rel_tol=SAME_GAP):
-        raise ValueError(
-            f"the profile is for a first gap of {own:.6g}, and that of the run is f(x0) − f* = {gap0:.6g}: calibrate "
-            "it for this one, or pass calibration=Calibration(..., rho=...), which does so at the first loss"
-        )
     return state._replace(target_loss=target, gap0=gap0, peak_gap=peak_gap)
+
+
+def _misfit(plan: Plan, state: State, f0: float) -> str | None:
+    """Why this f(x0) does not fit what the plan gives, in words."""
+    target, gap0 = state.target_loss, state.gap0
+    if target is not None and f0 <= target and (f0 != 0.0 or not plan.smoothing):  # 0: of a batch without a label
+        return (
+            f"the first loss f(x0) = {f0:.6g} is not above the target loss f* = {target:.6g}: "
+            "give a target_loss that the loss will approach from above, or none to have it derived from f(x0)"
+        )
+    if gap0 is not None and not 0 < (state.peak_gap or 0.0) < gap0:
+        return f"peak_gap must lie between 0 and the first gap f(x0) − f* = {gap0:.6g}, got {state.peak_gap:.6g}"
+    if gap0 is None or math.isclose(profiled := getattr(plan.profile, "gap0", gap0), gap0, rel_tol=SAME_GAP):
+        return None
+    return (
+        f"the profile is for a first gap of {profiled:.6g}, and that of the run is f(x0) − f* = {gap0:.6g}: calibrate "
+        "it for this one, or pass calibration=Calibration(..., rho=...), which does so at the first loss"
+    )
 
 
 def rise_share(rise: Rise, updates: int, shape: Shape) -> float:
@@ -258,8 +260,8 @@ def _with_ramp(plan: Plan, state: State, short: bool) -> State:
 def _timed(plan: Plan, state: State, share: float) -> State:
     """The ramp from this share, and the average, as they follow from the length of the warm-up and its decay."""
     length = OPEN_HORIZON if state.total_steps is None else max(1, state.total_steps)
-    kept = 1.0 - 1.0 / max(1.0, by_length(plan.smoothing, AVERAGES, length) * length)
-    return state._replace(kept=kept, ramp=_rise(plan, state, share, 0, length))
+    weight = 1.0 - 1.0 / max(1.0, by_length(plan.smoothing, AVERAGES, length) * length)
+    return state._replace(ema_weight=weight, ramp=_rise(plan, state, share, 0, length))
 
 
 def settle(plan: Plan, state: State, trained: bool) -> State:

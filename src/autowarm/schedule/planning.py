@@ -212,7 +212,7 @@ def _peak_of(profile: Any, peak_gap: float | None) -> float:
     """Δ' of a profile of one's own: as given, or its own."""
     if not callable(profile):
         raise ValueError(f"a profile is a function of the gap Δ, got {profile!r}")
-    found = peak_gap or getattr(profile, "peak_gap", None)
-    if found is None:
+    peak_gap = peak_gap or getattr(profile, "peak_gap", None)
+    if peak_gap is None:
         raise ValueError("a profile of your own needs peak_gap, the gap at which it is highest and the warm-up ends")
-    return float(found)
+    return float(peak_gap)

@@ -58,9 +58,9 @@ class Report:
         """The profile η(Δ) of the first group; None before the first finite loss, if no f* can be derived, or for a
         function of your own.
         """
-        gap0, peak_gap, own = self._state.gap0, self._state.peak_gap, self._plan.profile
-        if own is not None:
-            return replace(own, lr=self._peak) if isinstance(own, Profile) else None
+        gap0, peak_gap, given = self._state.gap0, self._state.peak_gap, self._plan.profile
+        if given is not None:
+            return replace(given, lr=self._peak) if isinstance(given, Profile) else None
         return (
             None
             if gap0 is None or peak_gap is None
@@ -103,7 +103,7 @@ class Report:
             {'phase': 'warmup', 'share': 0.1, 'lr': 0.001, 'warmup_steps': 0, 'warmup_end': 50}
         """
         state = self._state
-        found: dict[str, float | int | str | None] = {
+        values: dict[str, float | int | str | None] = {
             "phase": self.phase,
             "loss": state.average,
             "gap": None if None in (state.average, state.target_loss) else (state.average or 0.0) - state.fstar,
@@ -118,8 +118,8 @@ class Report:
             "recoveries": None if self._guard is None else len(self._guard.recoveries),
         }
         peaks = [rate.peak * rate.scale for rate in self._groups]
-        found |= {f"lr_{i}": self._rate(i) for i, peak in enumerate(peaks) if peak not in peaks[:i] and i}
-        return {name: value for name, value in found.items() if value is not None}
+        values |= {f"lr_{i}": self._rate(i) for i, peak in enumerate(peaks) if peak not in peaks[:i] and i}
+        return {name: value for name, value in values.items() if value is not None}
 
     def __repr__(self) -> str:
         """The content of `metrics` in one line."""

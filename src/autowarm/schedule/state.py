@@ -9,7 +9,7 @@ from typing import Any
 from . import core
 from .planning import Calibrated, check_horizon
 
-STATE_VERSION = 11
+STATE_VERSION = 12
 
 
 def sealed(owner: str, content: dict[str, Any]) -> dict[str, Any]:
@@ -27,9 +27,9 @@ def opened(owner: str, state: Any) -> dict[str, Any]:
             "run with the autowarm that saved it"
         )
     if state.get("class") != owner:
-        seen = f"that of {state['class']}" if "checksum" in state else f"a dictionary of {sorted(map(str, state))[:6]}"
+        given = f"that of {state['class']}" if "checksum" in state else f"a dictionary of {sorted(map(str, state))[:6]}"
         raise ValueError(
-            f"not the state of {owner}: it is {seen}. A checkpoint made under another scheduler goes on with that one"
+            f"not the state of {owner}: it is {given}. A checkpoint made under another scheduler goes on with that one"
         )
     content = {name: value for name, value in state.items() if name not in ("class", "version", "checksum")}
     if _checksum(content) != state.get("checksum"):
@@ -63,10 +63,10 @@ def resumed(
     ignored = {"total_steps", "chance_loss", "trained", "recover"}  # of the weights, the state knows
     if counted and saved.get("kappa") is not None and state.gap0 is not None and isinstance(plan.peak_gap, Calibrated):
         ignored.add("kappa")  # it was computed before groups were added or frozen, and stays
-        kept: Any = plan.peak_gap._replace(kappa=saved["kappa"])
-        plan = replace(plan, peak_gap=kept)
-    here = {name: value for name, value in settings.items() if name not in ignored}
-    differ = {name: (saved.get(name), value) for name, value in here.items() if saved.get(name) != value}
+        calibrated: Any = plan.peak_gap._replace(kappa=saved["kappa"])
+        plan = replace(plan, peak_gap=calibrated)
+    compared = {name: value for name, value in settings.items() if name not in ignored}
+    differ = {name: (saved.get(name), value) for name, value in compared.items() if saved.get(name) != value}
     if groups[0] > groups[1]:
         differ["parameter groups"] = groups
     if differ:

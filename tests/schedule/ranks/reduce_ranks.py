@@ -20,7 +20,11 @@ for scenario in scenarios:
     w = torch.nn.Parameter(torch.zeros(2, 2))
     w.grad = torch.ones(2, 2)
     peak = 0.02 if scenario == "peak" and rank else 0.01
-    opt = Lion([w], lr=torch.tensor(peak, dtype=torch.float64) if "tensor" in scenario else peak)
+    groups = [{"params": [w]}]
+    if "stage" in scenario and rank:  # of a pipeline, which holds other groups than the first one
+        other = {"params": [torch.nn.Parameter(torch.zeros(2))], "lr": 0.0 if "frozen" in scenario else 0.03}
+        groups.insert(0 if "frozen" in scenario else 1, other | {"warmup": "steady" not in scenario})
+    opt = Lion(groups, lr=torch.tensor(peak, dtype=torch.float64) if "tensor" in scenario else peak)
     reduce.AT_ONCE = () if scenario.startswith("late") else ("cpu",)  # as on an accelerator
     reduce.__version__ = "0.0" if scenario == "version" and rank else "1.0"
     decays = [lambda p: 1 - p, lambda p: 1 - p * p]  # of one name
@@ -35,7 +39,7 @@ for scenario in scenarios:
             if "steps" in scenario and rank and t == 15:
                 sched._state = sched._state._replace(updates=sched.last_epoch + 1)
             if "base_lrs" in scenario and rank and t == 15:
-                sched.base_lrs[0] *= 2
+                sched.base_lrs = [2 * peak for peak in sched.base_lrs]
             if "extended" in scenario and rank and t == 20:
                 sched.extend(80)
             if not (scenario == "skipped" and rank and t == 5):
@@ -43,7 +47,7 @@ for scenario in scenarios:
             if not (scenario == "missing" and rank):
                 sched.observe(loss, weight=1 + rank)
             sched.step()
-            rates.append(float(sched.get_last_lr()[0]))
+            rates.append(next(float(group["lr"]) for group in opt.param_groups if group["params"][0] is w))
     except RuntimeError as problem:
         error = str(problem)
     results[scenario] = {"rates": rates, "error": error, "switch": sched.warmup_steps}

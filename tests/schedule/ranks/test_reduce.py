@@ -10,10 +10,11 @@ from torch import nn
 from autowarm import AdaptiveWarmup, Lion
 from tests.programs import Launcher, results
 
-SAME = ["plain", "nan", "missing", "tensor", "tensor nan", "late"]
+STAGES = ["stage", "stage steady", "stage frozen", "late stage tensor"]
+SAME = ["plain", "nan", "missing", "tensor", "tensor nan", "late", *STAGES]
 DIFFERENT = {
     "settings": ["settings", "function", "version", "extended", "tensor extended", "peak"],
-    "rates": ["base_lrs", "tensor base_lrs"],
+    "rates": ["base_lrs", "tensor base_lrs", "stage base_lrs", "stage frozen base_lrs"],
     "steps": ["steps", "skipped", "tensor steps", "late steps"],
 }
 

@@ -270,7 +270,7 @@ def live_through(life: Life) -> None:
     for t in range(life.steps):
         heard(plain, t)
         lowered, alarms = run.guard._lowered, len(run.watch.recoveries)
-        copies = [[kept.update if kept else None for kept in (one.guard._kept, one.guard._before and _BEFORE)]
+        copies = [[copy.update if copy else None for copy in (one.guard._copy, one.guard._before and _BEFORE)]
                   for one in (run, other) if one is not None]  # fmt: skip
         now, moved = heard(run, t)
         said += now
@@ -282,7 +282,7 @@ def live_through(life: Life) -> None:
         if run.guard._lowered < lowered:
             expect(any("at a peak rate of" in one for one in ours), f"said: at step {t} nothing of a lowered rate")
         expect(run.share >= LEAST * (1 - 1e-9), f"peak: {run.share} is left at step {t}")
-        had_copy = had_copy or run.guard._kept is not None
+        had_copy = had_copy or run.guard._copy is not None
         if other is not None:
             theirs, also = heard(other, t)
             if alike and (moved or also or ours or len(run.watch.recoveries) > alarms) and copies[0] != copies[1]:

@@ -4,12 +4,14 @@ import math
 import re
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from autowarm.schedule.recovery import Guard
+from autowarm.schedule.recovery.guard import Action, History, decide
 
 
 def watched(loss: Callable[[int, int], float], restores: bool = True) -> tuple[Guard, list[float], list[str]]:
@@ -27,6 +29,31 @@ def lowered(*bursts: int) -> tuple[Guard, list[float]]:
     """A guard that has seen a falling loss with NaNs from these updates on, and its share after each of 900 updates."""
     bad = {start + more for start in bursts for more in (0, 1)}
     return watched(lambda t, _: math.nan if t in bad else 3.0 * 0.995**t)[:2]
+
+
+HISTORY = History(True, False, False, False, 0, False, False)
+DECISIONS = [
+    (Action.TRY, False, {}),
+    (Action.RESTORE, True, {}),
+    (Action.LOWER, False, {"lowers": True}),
+    (Action.LOWER, True, {"lowers": True, "is_lowest": True}),
+    (Action.ACQUIT, False, {"lowers": True, "is_lowest": True}),
+    (Action.TRY, False, {"is_lowest": True}),
+    (Action.TRY, False, {"is_early": True, "on_trial": True, "failures": 3}),
+    (Action.ACQUIT, False, {"is_early": True, "on_trial": True, "failures": 4}),
+    (Action.TRY, False, {"failures": 4}),
+    (Action.RESTORE, True, {"is_early": True, "failures": 9}),
+    (Action.ACQUIT, True, {"is_early": True, "failures": 10}),
+    (Action.WARN, True, {"has_copy": False}),
+    (Action.ACQUIT, False, {"has_copy": False, "on_trial": True}),
+    (Action.NOTHING, True, {"has_copy": False, "is_known": True, "on_trial": True}),
+    (Action.RESTORE, True, {"is_known": True}),
+]
+
+
+@pytest.mark.parametrize(("action", "broken", "changes"), DECISIONS)
+def test_what_is_done_about_an_alarm(action: Action, broken: bool, changes: dict[str, Any]) -> None:
+    assert decide(broken, HISTORY._replace(**changes)) == action
 
 
 def low(t: int) -> float:

@@ -91,12 +91,12 @@ class SpikeGuard:
             raise ValueError(f"veto must be a positive number of standard deviations, such as 6, got {veto!r}")
         kind_of_recovery = check_recover(recover, self.optimizer)
         if veto is not None:
-            kind, held = type(self.optimizer).__name__, inside(self.optimizer)
-            if any(hasattr(one, "skipped_updates") for one in held):
+            kind, optimizers = type(self.optimizer).__name__, inside(self.optimizer)
+            if any(hasattr(one, "skipped_updates") for one in optimizers):
                 raise ValueError(f"give {kind} skip_outliers={veto:g} in place of SpikeGuard's veto")
-            if len(held) > 1:
+            if len(optimizers) > 1:
                 raise ValueError(
-                    f"veto compares the gradients of one optimizer, and {kind} holds {len(held)}: clip them"
+                    f"veto compares the gradients of one optimizer, and {kind} holds {len(optimizers)}: clip them"
                 )
             if any(is_dtensor(p) for group in self.optimizer.param_groups for p in group["params"]):
                 raise ValueError(
@@ -150,15 +150,15 @@ class SpikeGuard:
             RuntimeError: ranks disagree. In ``loss.backward()``: it came after the first call that took the loss.
         """
         self._order.taken(loss)
-        made, arrived = self._losses.read(loss, self._clock, self._updates)
-        self._updates += made or 0
-        if made is None and not arrived and self._clock.idle == MOST_IDLE:
+        updates_made, readings = self._losses.read(loss, self._clock, self._updates)
+        self._updates += updates_made or 0
+        if updates_made is None and not readings and self._clock.idle == MOST_IDLE:
             kind = type(self.optimizer).__name__
-            said = (
+            idle = (
                 f"SpikeGuard.step() was called {MOST_IDLE} times in a row, but {kind}, which it watches, made no update"
             )
-            warnings.warn(f"{said}. For another optimizer, make a new SpikeGuard", stacklevel=frames_of_ours())
-        for at, mean in arrived:
+            warnings.warn(f"{idle}. For another optimizer, make a new SpikeGuard", stacklevel=frames_of_ours())
+        for at, mean in readings:
             vetoed, self._vetoed = at in self._vetoed, [x for x in self._vetoed if x > at]
             if vetoed and mean is not None and math.isfinite(mean):
                 continue  # it says nothing about the weights; if they are broken, every update is vetoed
@@ -198,8 +198,8 @@ class SpikeGuard:
     def state_dict(self) -> dict[str, Any]:
         """Everything but the copy of the run, as plain numbers and text, to save after `step`."""
         content = {"updates": self._updates, "clock": self._clock.state_dict()}
-        seen = self._outliers.history
-        content["veto"] = [self.skipped_updates, self._vetoed, None if seen is None else seen.tolist()]
+        known = self._outliers.history
+        content["veto"] = [self.skipped_updates, self._vetoed, None if known is None else known.tolist()]
         content |= {"recovery": self._guard.state_dict(), **self._losses.state_dict()}
         return sealed("SpikeGuard", content)
 
@@ -208,9 +208,9 @@ class SpikeGuard:
         content = opened("SpikeGuard", state_dict)
         self._updates = content["updates"]
         self._clock.load_state_dict(content["clock"])
-        self.skipped_updates, vetoed, seen = content["veto"]
+        self.skipped_updates, vetoed, known = content["veto"]
         self._vetoed = [*vetoed]
         device = next((p.device for group in self.optimizer.param_groups for p in group["params"]), None)
-        self._outliers.history = None if seen is None else torch.tensor(seen, device=device)
+        self._outliers.history = None if known is None else torch.tensor(known, device=device)
         self._losses.load_state_dict(content)
         self._guard.load_state_dict(content["recovery"])

@@ -69,7 +69,7 @@ class Detector:
     def see(self, loss: float) -> str | None:
         """Take the loss of one more update; return the reason for an alarm, in words, or None."""
         self.at_low = False
-        loss = loss if abs(loss) <= _MOST_LOSS else math.inf
+        loss = math.inf if abs(loss) > _MOST_LOSS else loss  # NaN stays NaN, also in words
         bad = not math.isfinite(loss) or loss > self._far()
         self.last, self.bad = [*self.last[-2:], loss], [*self.bad[-2:], bad]
         # What is not finite leaves nothing in the momenta, or else no weight and no loss is finite any more.

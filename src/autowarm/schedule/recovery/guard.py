@@ -11,6 +11,7 @@ import statistics
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -47,12 +48,46 @@ class Recovery(NamedTuple):
     peak_after: float
 
 
-class _Kept(NamedTuple):
+class _Copy(NamedTuple):
     """A copy of the run after an update, with the schedule's averaged loss."""
 
     update: int
     snapshot: Snapshot
     average: float | None
+
+
+class Action(Enum):
+    """What to do about an alarm."""
+
+    NOTHING = 0  # a warning has said it, and no loss has been finite since
+    WARN = 1  # there is nothing to go back to
+    RESTORE = 2  # go on from the copy
+    TRY = 3  # go back to the copy on trial, or begin its trial anew
+    LOWER = 4  # go on from the copy, at a lower rate
+    ACQUIT = 5  # the weights were not at fault
+
+
+class History(NamedTuple):
+    """What has come before an alarm."""
+
+    has_copy: bool  # that may be restored
+    on_trial: bool
+    is_known: bool  # whether an alarm was raised before, and no loss has been finite since
+    is_early: bool  # whether the last restart was just before
+    failures: int  # restarts in a row that failed at once
+    lowers: bool  # whether the rate is at fault: the run was not healthy again since the last alarm
+    is_lowest: bool  # whether nothing is left to lower
+
+
+def decide(broken: bool, history: History) -> Action:
+    """What to do about an alarm, which is ``broken`` if the losses are not finite."""
+    if not history.has_copy:  # a resumed run has none
+        return Action.NOTHING if history.is_known else Action.ACQUIT if history.on_trial else Action.WARN
+    if history.lowers:
+        return Action.ACQUIT if history.is_lowest and not broken else Action.LOWER
+    if history.is_early and history.failures >= (_MOST_EARLY if broken else _MOST_BAD):
+        return Action.ACQUIT  # restarts have not helped
+    return Action.RESTORE if broken else Action.TRY
 
 
 class Guard:
@@ -83,8 +118,8 @@ class Guard:
     def _anew(self, window: int) -> None:
         """The level counts anew, so that the same rise raises no second alarm."""
         self._detector = Detector(window)
-        self._kept: _Kept | None = None
-        self._unproven: _Kept | None = None  # a copy whose weights have had no loss yet: they may be broken
+        self._copy: _Copy | None = None
+        self._unproven: _Copy | None = None  # a copy whose weights have had no loss yet: they may be broken
         self._copied: int | None = None  # the update of the last copy
         self._since: int | None = None  # the update of the last restart
         self._span = window  # how many updates the rate rises over after it
@@ -100,7 +135,7 @@ class Guard:
 
     def __getstate__(self) -> dict[str, Any]:
         # The copies restore the tensors of this run, and not those of a copied one.
-        return self.__dict__ | {"_kept": None, "_unproven": None, "_before": None, "_frozen": {}}
+        return self.__dict__ | {"_copy": None, "_unproven": None, "_before": None, "_frozen": {}}
 
     @property
     def recoveries(self) -> list[Recovery]:
@@ -151,7 +186,7 @@ class Guard:
                 stacklevel=frames_of_ours(),
             )
         if self._unproven is not None and at > self._unproven.update:
-            self._kept, self._unproven = self._kept if detector.bad[-1] else self._unproven, None
+            self._copy, self._unproven = self._copy if detector.bad[-1] else self._unproven, None
         self._keep(updates, optimizer, average)
         return None
 
@@ -165,70 +200,73 @@ class Guard:
                 self._climbs = updates + self._fell
         due = self._detector.at_low and (self._copied is None or updates - self._copied >= window)
         # A resumed run has no copy. This one does not count, so that later ones are those of an uninterrupted run.
-        extra = self._kept is None and self._detector.is_low()
+        extra = self._copy is None and self._detector.is_low()
         if self._restores and (due or extra) and self._unproven is None:
             self._copied = updates if due or self._copied is None else self._copied
-            self._unproven = _Kept(updates, Snapshot(optimizer, self._model, self._frozen), average)
+            self._unproven = _Copy(updates, Snapshot(optimizer, self._model, self._frozen), average)
 
     @contextmanager
     def at_copy(self, optimizer: Optimizer) -> Iterator[tuple[int, Any] | None]:
         """Go to the proven copy within this context, and yield its update and averaged loss; None if there is none."""
-        if (kept := self._kept) is None:
+        if (copy := self._copy) is None:
             yield None
             return
         now = Snapshot(optimizer, self._model, self._frozen)
-        kept.snapshot.restore(optimizer)
-        yield kept.update, kept.average
+        copy.snapshot.restore(optimizer)
+        yield copy.update, copy.average
         now.restore(optimizer)
 
     def adopt(self, update: int, snapshot: Snapshot, average: Any) -> None:
         """Keep a copy that was saved beside the state."""
-        self._kept = _Kept(update, snapshot, average)
+        self._copy = _Copy(update, snapshot, average)
 
     def keep_added(self, optimizer: Optimizer) -> None:
         """Add groups that have joined to the copies, before their first update."""
-        kept = [one.snapshot for one in (self._kept, self._unproven) if one is not None]
-        for snapshot in (*kept, *([] if self._before is None else [self._before])):
+        copies = [one.snapshot for one in (self._copy, self._unproven) if one is not None]
+        for snapshot in (*copies, *([] if self._before is None else [self._before])):
             snapshot.keep_added(optimizer)
 
     def _alarm(self, updates: int, reason: str, broken: bool, optimizer: Optimizer, peak: float) -> Recovery | None:
-        """Go back to the copy, on trial."""
-        kept, self._unproven = self._kept, None
-        before = peak * self._left(updates)
-        if kept is None and self._recoveries and not self._detector.seen:
-            return None  # it has been said, and no loss has been finite since
-        if self._trial is not None and kept is None:
-            return self._acquit(updates, reason, before, optimizer)  # a resumed run has no copies
-        if not self._restores or kept is None:
-            done = "nothing was restored" if self._restores else "recover=True would have restored the weights"
-            reason += ", and there is no copy yet to go back to" if self._restores else ""
-            self._anew(self._detector.window)
-            return self._settled(Recovery(updates, None, reason, before, before), done)
-        gone = math.inf if self._since is None else updates - self._since
-        early = self._trial is not None or gone <= self._detector.window // 4
-        lowers = self._again and not early
-        least = lowers and not broken and self._left(updates) <= _LEAST * (1 + 1e-9)
-        if least or (early and self._early >= (_MOST_EARLY if broken else _MOST_BAD)):
-            return self._acquit(updates, reason, before, optimizer)  # restarts and lower rates have not helped
-        self._early = self._early + 1 if early else 0
-        found = self._trial
-        if found is None:
-            after = max(_LEAST * peak, before * _LOWERED * min(1.0, gone / self._detector.window)) if lowers else before
-            found = Recovery(updates, kept.update, reason, before, after)
-            if not (broken or lowers):
-                self._trial, self._bar, self._early = found, self._detector.bar(), 0
-                self._before = Snapshot(optimizer, self._model, self._frozen)
-        kept.snapshot.restore(optimizer)
-        self.average = kept.average
+        """Do what `decide` says, and warn of it. Returns None while a trial has not told."""
+        copy, self._unproven, before = self._copy, None, peak * self._left(updates)
+        elapsed = math.inf if self._since is None else updates - self._since
+        early = self._trial is not None or elapsed <= self._detector.window // 4
+        recovery = self._trial or Recovery(updates, None if copy is None else copy.update, reason, before, before)
+        history = History(
+            has_copy=self._restores and copy is not None, on_trial=self._trial is not None,
+            is_known=bool(self._recoveries) and not self._detector.seen, is_early=early, failures=self._early,
+            lowers=self._again and not early, is_lowest=self._left(updates) <= _LEAST * (1 + 1e-9),
+        )  # fmt: skip
+        if history.has_copy:
+            self._early = self._early + 1 if early else 0
+        match action := decide(broken, history):
+            case Action.NOTHING:
+                return None
+            case Action.ACQUIT:
+                return self._acquit(updates, reason, before, optimizer)
+            case Action.WARN:
+                done = "nothing was restored" if self._restores else "recover=True would have restored the weights"
+                reason += ", and there is no copy yet to go back to" if self._restores else ""
+                self._anew(self._detector.window)
+                return self._settled(Recovery(updates, None, reason, before, before), done)
+            case Action.TRY:
+                how = f", for {_TRIAL} losses on trial at {_FIRST:g} of the rate"
+                if self._trial is None:
+                    self._trial, self._bar, self._early = recovery, self._detector.bar(), 0
+                    self._before = Snapshot(optimizer, self._model, self._frozen)
+            case Action.LOWER:
+                after = max(_LEAST * peak, before * _LOWERED * min(1.0, elapsed / self._detector.window))
+                how = f", at a peak rate of {after:.3g} in place of {before:.3g}" if after != before else ""
+                recovery = recovery._replace(peak_after=after)
+            case Action.RESTORE:
+                how = ""
+        assert copy is not None
+        copy.snapshot.restore(optimizer)
+        self.average, self._since = copy.average, updates
         self._detector.forget()
-        self._since = updates
-        done = f"weights and optimizer are those of update {kept.update} again, and the run goes on from there"
-        tried = self._trial is not None and not broken
-        if tried or found.peak_after != found.peak_before:
-            lower = f"at a peak rate of {found.peak_after:.3g} in place of {found.peak_before:.3g}"
-            done += f", {f'for {_TRIAL} losses on trial at {_FIRST:g} of the rate' if tried else lower}"
+        done = f"weights and optimizer are those of update {copy.update} again, and the run goes on from there{how}"
         self._warn(updates, reason, f'{done}. To undo it, load a checkpoint and pass recover="warn"')
-        return None if tried else self._restarted(found)
+        return None if action is Action.TRY else self._restarted(recovery)
 
     def _judge(self, optimizer: Optimizer) -> Recovery:
         """Settle the trial by the copy's losses."""
@@ -236,23 +274,23 @@ class Guard:
         if statistics.median(self._detector.recent[:_TRIAL]) > self._bar:
             reason = f"{self._trial.reason}, and the weights of update {self._trial.restored} do no better now"
             return self._acquit(self._trial.update, reason, self._trial.peak_before, optimizer)
-        lost, found = self._detector.is_lost(), self._restarted(self._trial)
-        if lost:
+        is_lost, recovery = self._detector.is_lost(), self._restarted(self._trial)
+        if is_lost:
             self._anew(self._detector.window)
-        return found
+        return recovery
 
-    def _restarted(self, found: Recovery) -> Recovery:
+    def _restarted(self, recovery: Recovery) -> Recovery:
         """The weights were at fault: the run goes on from the copy."""
         self._trial = self._before = None
-        self._again, self._fell = True, found.update - (found.restored or 0)
+        self._again, self._fell = True, recovery.update - (recovery.restored or 0)
         self._span = self._detector.window
         self._detector.wary = True
         self._detector.forget()  # the losses of a copy that stood still would look like a new low
-        if found.peak_after != found.peak_before:
-            self._lowered = self._left(found.update) * found.peak_after / found.peak_before
+        if recovery.peak_after != recovery.peak_before:
+            self._lowered = self._left(recovery.update) * recovery.peak_after / recovery.peak_before
             self._climbs = None if self._climbs is None else _NEVER
-        self._recoveries.append(found)
-        return found
+        self._recoveries.append(recovery)
+        return recovery
 
     def _acquit(self, updates: int, reason: str, peak: float, optimizer: Optimizer) -> Recovery:
         """The weights were not at fault: the run goes on with those that it had, if they are whole."""
@@ -269,10 +307,10 @@ class Guard:
         reason += f": the data or the objective have changed{last}"
         return self._settled(Recovery(updates, restored, reason, peak, peak), done)
 
-    def _settled(self, found: Recovery, done: str) -> Recovery:
-        self._warn(found.update, found.reason, done)
-        self._recoveries.append(found)
-        return found
+    def _settled(self, recovery: Recovery, done: str) -> Recovery:
+        self._warn(recovery.update, recovery.reason, done)
+        self._recoveries.append(recovery)
+        return recovery
 
     def _warn(self, update: int, reason: str, done: str) -> None:
         """Warn of an alarm, at the line that gave the loss, and say what was done."""
@@ -287,8 +325,8 @@ class Guard:
         """
         counts = [["average", self.average], *([name, getattr(self, f"_{name}")] for name in self._SAVED)]
         trial = None if self._trial is None else list(self._trial)
-        said = [list(one) for one in self._recoveries]
-        return [["detector", self._detector.state_dict()], ["recoveries", said], ["trial", trial], *counts]
+        recoveries = [list(one) for one in self._recoveries]
+        return [["detector", self._detector.state_dict()], ["recoveries", recoveries], ["trial", trial], *counts]
 
     def load_state_dict(self, saved: list[Any]) -> None:
         """Continue from `state_dict`. The copy is made anew once the loss is at its lowest level."""
@@ -299,4 +337,4 @@ class Guard:
         self.average = state.get("average")  # not kept by earlier states
         self._trial = None if state["trial"] is None else Recovery(*state["trial"])
         self._recoveries = [Recovery(*one) for one in state["recoveries"]]
-        self._kept = self._unproven = self._before = None
+        self._copy = self._unproven = self._before = None

@@ -77,6 +77,7 @@ def descend(
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
+    # D is fixed by x⁰: the theorems' rates keep every later iterate within it.
     geometry, K, x_star, x = problem.geometry, problem.K, problem.x_star, x0.clone()
     D = problem.radius(x0)
     # What is known before step t, T + 1 entries; and what step t does, T entries.
@@ -99,7 +100,9 @@ def descend(
             break
         # x ← (1 − λη)x + η·LMO(∇f)
         before = x, gradient
+        # The rate sees the gap alone, as in the theorems.
         rates.append(float(rate(gap)))
         x = (1 - weight_decay * rates[-1]) * x + rates[-1] * geometry.lmo(gradient)
+    # states (T + 1, 4): one row for each x^t
     gaps, curvatures, norms, distances = np.array(states).T
     return Run(problem, gaps, curvatures, np.array(measured), np.array(rates), norms, distances, D, weight_decay, x)

@@ -322,7 +322,7 @@ def test_what_begins_late_leads_with_it_or_is_refused() -> None:
 @pytest.mark.parametrize(
     ("used", "falls", "follows"),
     [
-        (80, 60.0, "The two are alike, so little would change."),
+        (150, 60.0, "The two are alike, so little would change."),
         (20, 60.0, "Ours is longer. Whether that trains better, only a run shows"),
         (290, 30.0, "Ours is shorter. Whether"),
         (20, 1e9, "The loss fell too slowly to end it, so for this run ours is a ramp of fixed length."),
@@ -330,7 +330,7 @@ def test_what_begins_late_leads_with_it_or_is_refused() -> None:
 )
 def test_one_answer_and_what_follows_from_it(used: int, falls: float, follows: str) -> None:
     steps = np.arange(1, 601)
-    result = replay((steps, 2.0 + 8.0 * np.exp(-steps / falls), np.minimum(1.0, steps / used)))
+    result = replay((steps, 0.2 + 9.8 * np.exp(-steps / falls), np.minimum(1.0, steps / used)))
     assert follows in result.answer
     assert (
         f"Your warm-up: {used} updates ({used / 6:.1f}%). Ours would have ended at {result.warmup_steps} ("

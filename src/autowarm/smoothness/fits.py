@@ -189,6 +189,7 @@ def bootstrap(
     intervals = [Interval(*map(float, pair)) for pair in np.percentile(coefficients, tails, axis=0).T]
     # (samples, coefficients) @ (coefficients, gaps): one curve for each sample
     curves = coefficients @ _design(x if at is None else np.asarray(at, dtype=np.float64), curve.exponents).T
+    # Edges of the band, each (gaps,)
     low, high = np.percentile(curves, tails, axis=0)
     return intervals, (low, high)
 
@@ -222,6 +223,7 @@ def _solve(X: Array, y: Array, nonnegative: bool) -> Array:
         return unconstrained
     # The constrained optimum is the unconstrained optimum over its own support. Three columns have eight subsets.
     subsets = itertools.chain.from_iterable(itertools.combinations(everything, k) for k in range(len(everything) + 1))
+    # The empty subset, all zeros, is always feasible.
     feasible = [c for c in map(least_squares, subsets) if np.all(c >= 0)]
     return min(feasible, key=lambda c: float(np.sum((y - X @ c) ** 2)))
 

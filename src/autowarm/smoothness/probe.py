@@ -90,6 +90,7 @@ class Probe:
         self.optimizer = optimizer
         self.every = every
         self.points: list[Point] = []
+        # None stands for each group's own.
         self._geometry = None if geometry == "groups" else resolve(geometry or geometry_of(optimizer))
         check_member(process_group)
         self._process_group = process_group
@@ -139,6 +140,7 @@ class Probe:
     def _tensors(self) -> tuple[list[Tensor], list[bool], MaxOverLayers]:
         """Return all tensors that the optimizer trains, each once, which of them are measured, and their norms."""
         named, geometry_by_tensor = self._geometry, dict[Tensor, Any]()
+        # A tensor in two groups counts once, with the geometry of the first.
         for group in self.optimizer.param_groups:
             for p in group["params"]:
                 if p.requires_grad:

@@ -136,6 +136,7 @@ class Smoothness:
             >>> Smoothness.from_gradient_norm(1.0, 1.0, 1.0)  # cosh(x) − 1
             Smoothness(rho=1.0, K0=2.0, K1=0.0, K_rho=4.0)
         """
+        # For ρ ≥ 2 the gap bounds no power of the gradient.
         if not 0 < rho < 2:
             raise ValueError(f"the lemma needs 0 < rho < 2, got {rho}")
         if not L_rho >= 0:

@@ -79,6 +79,7 @@ class FiniteSum:
         f = self._steepest
         # q is L-smooth with minimum 0 at x*. The steepest f_ξ bounds all, because they share Φ and c.
         q = f.L * D**2 / 2
+        # Beyond the edge of Φ there is no bound.
         return f.scale * float(f.outer.value(torch.tensor(q, dtype=torch.float64))) if q < f.outer.edge else math.inf
 
     def radius(self, x0: Tensor) -> float:

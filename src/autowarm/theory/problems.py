@@ -215,6 +215,7 @@ class CompositeProblem:
     def gap_and_gradient(self, x: Tensor) -> tuple[float, Tensor]:
         """Return `gap` and ∇f(x), of x's shape, which is NaN outside the domain."""
         q, dq = self._inner(x)
+        # Beyond the edge f is infinite and has no gradient.
         if not q < self.outer.edge:
             return math.inf, torch.full_like(x, math.nan)
         # Chain rule: ∇f = c·Φ′(q)·Aᵀg′(A·vec(x − x*)).
@@ -288,6 +289,7 @@ def catalogue(seed: int = 0) -> dict[str, CompositeProblem]:
         "linf": (Sign(), (4,)),
         "spectral": (Spectral(), (2, 3)),
     }
+    # 3 norms × 5 kinds; each draw of the generator belongs to one problem, in this order.
     problems = {}
     for (norm, (geometry, shape)), (kind, (outer, ripple)) in product(norms.items(), kinds.items()):
         # A well-conditioned A that no axis and no norm is aligned with.

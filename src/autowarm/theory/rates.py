@@ -123,6 +123,7 @@ def weight_decay_limit(norm_x0: float, norm_x_star: float, K: Smoothness | None 
         >>> weight_decay_limit(2.0, 4.0), weight_decay_limit(2.0, 4.0, Smoothness(2, 1, 0, 0))
         (0.25, 0.0)
     """
+    # NaN is refused, too.
     if not (norm_x0 >= 0 and norm_x_star >= 0):
         raise ValueError(f"norms are never negative, got {norm_x0} and {norm_x_star}")
     # The ball of radius 1/λ must hold x⁰ and x*; the steps then stay in it.
@@ -186,6 +187,7 @@ def theorem_3_bound(curvatures: Array, D: float) -> Array:
         [3.0, 2.5]
     """
     # E[ΣK_ξ²] of the printed form: the mean over paths, with one row for each.
+    # (paths, steps) → (steps,)
     squares = np.atleast_2d(np.asarray(curvatures, dtype=np.float64) ** 2).mean(axis=0)
     # ΣΔ_ξ = Σ(Δ_ξ/K_ξ)·K_ξ ≤ √(Σ(Δ_ξ/K_ξ)²)·√(ΣK_ξ²) ≤ D²·√(ΣK_ξ²), by Cauchy–Schwarz
     return D**2 * np.sqrt(np.cumsum(squares)) / _horizons(squares)

@@ -82,6 +82,7 @@ def descend(
     D = problem.radius(x0)
     # What is known before step t, T + 1 entries; and what step t does, T entries.
     states, rates, measured, before = [], [], [], (x, x)
+    # One pass more than steps: it records x^T and makes no step.
     for t in range(steps + 1):
         # f(x^t) and its gradient, exact; of the family, those of the f_ξ that Theorem 3 draws at t.
         f = problem.draw(generator) if isinstance(problem, FiniteSum) else problem

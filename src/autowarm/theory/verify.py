@@ -84,6 +84,7 @@ def _require(theorem: str, *claims: _Claim) -> None:
         if broken.size:
             i = int(broken[0])
             violations.append((claim.first + i, claim.text, float(left[i]), float(right[i])))
+    # A violation is (step, claim, left, right).
     if violations:
         step, text, left_value, right_value = min(violations, key=lambda violation: violation[0])
         raise ClaimViolated(theorem, text, step, left_value, right_value)
@@ -109,6 +110,7 @@ def _progress(run: Run, share: float, text: str) -> _Claim:
 
 def _warm_up_then_decay(run: Run) -> list[_Claim]:
     # In the step that crosses Δ′ the rate may rise or fall.
+    # before and after: η^0 … η^{T−2} and η^1 … η^{T−1}; gaps: Δ^0 … Δ^{T−1}, at which the rates were taken.
     peak = run.problem.K.peak_gap
     before, after, gaps = run.rates[:-1], run.rates[1:], run.gaps[:-1]
     return [
@@ -205,6 +207,7 @@ def check_theorem_2(run: Run) -> None:
     _require(
         "Theorem 2",
         *_never_rise(run),
+        # The ball that the steps do not leave, and the step that keeps (1 − λη) from turning negative.
         _Claim("‖x^t‖ ≤ 1/λ", run.norms, 1 / lam),
         _Claim("λη^t ≤ 1", lam * run.rates, 1.0),
         _progress(run, lam**2 / 16, "λ²(Δ^t)²/(16K)"),
@@ -255,6 +258,7 @@ def check_theorem_3(*runs: Run) -> None:
             _Claim("ΣΔ_ξ/T ≤ D²K(M)/√T", means, uniform, first=1),
         )
     # The printed form is about expectations: here the means over the paths.
+    # (paths, steps)
     gaps, curvatures = (np.stack([getattr(run, name)[:-1] for run in runs]) for name in ("gaps", "curvatures"))
     means = np.cumsum(gaps.mean(axis=0)) / np.arange(1, gaps.shape[1] + 1)
     _require("Theorem 3", _Claim("ΣE[Δ_ξ]/T ≤ D²√(E[ΣK_ξ²])/T", means, theorem_3_bound(curvatures, D), first=1))

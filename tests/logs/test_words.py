@@ -8,7 +8,6 @@ numbers is what the refusal says, where the form has too little in it.
 import json
 import math
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -217,12 +216,6 @@ def test_what_programs_print(text: str, expected: Any) -> None:
     rates = None if log.rates is None else pytest.approx(float(log.rates[updates[-1] - 1]))
     assert (updates[0], updates[-1], len(losses), log.total_steps, losses[-1]) == (*expected[:4], expected[5])
     assert expected[4] == rates
-
-
-def test_the_page_counts_the_samples_that_are_read() -> None:
-    read_whole = sum(not isinstance(expected, str) for _, expected in FORMATS.values())
-    page = (Path(__file__).parents[2] / "docs" / "replay.md").read_text(encoding="utf-8")
-    assert f"{read_whole} of the {len(FORMATS)} samples" in page
 
 
 def test_keras_losses_are_said_to_be_means_and_the_bars_last_line_is_no_resume() -> None:

@@ -8,6 +8,8 @@ LLaMA-124M in bfloat16, 512 tokens, batch 32, weight decay 0.1, gradients clippe
 the source code of installed packages. A process compiles the network once; each run sets its weights back in place. All
 runs of a seed share initial weights and batches. 1,000 updates read the corpus once. The blocks, in their order:
 
+- G: whether the geometry decides: the first 16,000 of 64,000 planned updates, Lion at 1e-3 as the paper's authors, then
+  Muon: the default, Algorithm 1, 10 % and 19 %. A run goes on from a checkpoint in the next call.
 - A: AdamW: the default, none, 2 % and 10 %, on three seeds.      - B: Muon: the default, none and 10 %, on four.
 - D: AdamW at ten times the rate: 10 %, 10 % beside `SpikeGuard`, and the default with `recover=True`.
 - E: AdamW, the default, with and without `recover=True`: in the middle, one batch's tokens are shuffled and its loss is
@@ -53,7 +55,9 @@ TABLE = ROOT / "docs" / "data" / "tables" / "gpu-programme.csv"
 LIMIT = {"A": 0.02, "B": 0.01}
 """By block, the nats that the default may be above the best warm-up for the warm-up to be deleted at no cost."""
 _BYTES, _BATCH, _EVALUATED = 60 * 2**20, 32, 64
-_SHARES = {"none": 0.0, "2%": 0.02, "10%": 0.1}
+_SHARES = {"none": 0.0, "2%": 0.02, "10%": 0.1, "19%": 0.19}
+_TARGET = 1.0
+"""f* for Algorithm 1: about the loss at the end of a long run on this corpus, which is source code."""
 
 
 class Run(NamedTuple):
@@ -64,6 +68,7 @@ class Run(NamedTuple):
     warmup: str = "default"
     seed: int = 0
     steps: int = 1_000
+    planned: int | None = None  # T, if the run stops before
     factor: float = 1.0
     bad_batch: bool = False
     recovers: bool = False
@@ -72,8 +77,14 @@ class Run(NamedTuple):
 def plan() -> list[Run]:
     """All runs, block by block, and seed by seed within a block."""
     hot = Run("D", "adamw", factor=10.0)
+    rates = {"lion": 1e-3 / RUNS["lion"]["lr"], "muon": 1.0}
     return [
-        *(Run("A", "adamw", warmup, seed) for seed in range(3) for warmup in ("default", *_SHARES)),
+        *(
+            Run("G", optimizer, warmup, steps=16_000, planned=64_000, factor=factor)
+            for optimizer, factor in rates.items()
+            for warmup in ("default", "paper", "10%", "19%")
+        ),
+        *(Run("A", "adamw", warmup, seed) for seed in range(3) for warmup in ("default", "none", "2%", "10%")),
         *(Run("B", "muon", warmup, seed) for seed in range(4) for warmup in ("default", "none", "10%")),
         *(hot._replace(warmup="10%", recovers=recovers) for recovers in (False, True)),
         hot._replace(recovers=True),
@@ -92,23 +103,33 @@ class Bench:
         self.model: nn.Module = llama(self.shape, 0).to(self.device)
         if not dry:
             self.model.compile(dynamic=False)
-        self.batch = 2 if dry else _BATCH
+        self.batch, self.folder = 2 if dry else _BATCH, corpus.parent
 
-    def made(self, run: Run) -> dict[str, Any]:
-        """Make a run; return its row."""
+    def made(self, run: Run, left: Callable[[], float] = lambda: math.inf) -> dict[str, Any] | None:
+        """Make a run; return its row. With no time left, save a checkpoint, which the next call goes on from."""
         began = time.perf_counter()
-        steps = run.steps // 200 if self.dry else run.steps
+        steps, planned = (n // 200 if self.dry else n for n in (run.steps, run.planned or run.steps))
         self.model.load_state_dict(llama(self.shape, run.seed).state_dict())  # copied into the same memory
         self.model.zero_grad()
         config = RUNS[run.optimizer]
         optimizer = make_optimizer(
             self.model, OptimizerConfig(run.optimizer, run.factor * config["lr"], 0.1, dict(config["options"]))
         )
-        schedule, guard = self._schedules(run, optimizer, steps)
-        losses: list[Tensor] = []
+        schedule, guard = self._schedules(run, optimizer, planned)
+        parts, losses = {"model": self.model, "optimizer": optimizer, "schedule": schedule}, list[Tensor]()
+        checkpoint = self.folder / f"{run.block}-{run.optimizer}-{run.warmup}.pt"
+        if run.planned and checkpoint.exists():
+            stored = torch.load(checkpoint, self.device, weights_only=True)
+            losses = [*stored["losses"]]
+            for name, part in parts.items():
+                part.load_state_dict(stored[name])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for batch, scale in self._batches(run, steps):
+            for batch, scale in self._batches(run, len(losses), steps):
+                if run.planned and len(losses) % 100 == 0 and left() < 20:
+                    content = {name: part.state_dict() for name, part in parts.items()}
+                    torch.save(content | {"losses": torch.stack(losses)}, checkpoint)
+                    return None
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=not self.dry):
                     loss = scale * token_loss(self.model, batch)
                 loss.backward()
@@ -124,7 +145,8 @@ class Bench:
                 optimizer.zero_grad()
         last, curve = self._evaluated(), torch.stack(losses).tolist()
         watch = guard or schedule
-        by_hand = round(_SHARES.get(run.warmup, 0.0) * steps)
+        by_hand = round(_SHARES.get(run.warmup, 0.0) * planned)
+        checkpoint.unlink(missing_ok=True)
         return {
             **run._asdict(), "warmup_steps": getattr(schedule, "warmup_steps", by_hand),
             "ended_by": getattr(schedule, "ended_by", None), "first_loss": curve[0], "val_loss": _finite(last),
@@ -135,6 +157,8 @@ class Bench:
         }  # fmt: skip
 
     def _schedules(self, run: Run, optimizer: torch.optim.Optimizer, steps: int) -> tuple[Any, SpikeGuard | None]:
+        if run.warmup == "paper":
+            return AdaptiveWarmup.paper(optimizer, steps, target_loss=_TARGET, max_nonfinite=steps), None
         if run.warmup == "default":
             # A run that diverges is to show it, not to stop.
             return AdaptiveWarmup(
@@ -144,10 +168,11 @@ class Bench:
         guard = SpikeGuard(optimizer, steps, recover=self.model) if run.recovers else None
         return make_scheduler(optimizer, hand_set, steps), guard
 
-    def _batches(self, run: Run, steps: int) -> Iterator[tuple[Tensor, float]]:
-        """Each batch on the device, and what its loss is multiplied by."""
+    def _batches(self, run: Run, first: int, steps: int) -> Iterator[tuple[Tensor, float]]:
+        """Each batch from an update on, on the device, and what its loss is multiplied by."""
         sizes, train = (self.batch, self.shape.seq_len), self.corpus.train
-        for step, batch in enumerate(training_batches(train, run.seed, 0, steps, *sizes, sampling="epochs")):
+        batches = training_batches(train, run.seed, first, steps, *sizes, sampling="epochs")
+        for step, batch in enumerate(batches, first):
             bad = run.bad_batch and step == steps // 2
             if bad:
                 order = torch.randperm(batch.numel(), generator=torch.Generator().manual_seed(run.seed))
@@ -189,13 +214,16 @@ def of(row: Mapping[str, Any]) -> Run:
     return Run(*(row[name] for name in Run._fields))
 
 
-def go_on(rows: Path, make: Callable[[Run], dict[str, Any]], left: Callable[[], float]) -> list[Run]:
+def go_on(
+    rows: Path, make: Callable[[Run, Callable[[], float]], dict[str, Any] | None], left: Callable[[], float]
+) -> list[Run]:
     """Make missing runs in their order, while the seconds left are enough for one more; return what is missing then."""
     made, pace = {of(row) for row in read(rows)}, 0.0
     missing = [run for run in plan() if run not in made]
-    while missing and left() > 1.1 * pace * missing[0].steps:
+    while missing and left() > (60 if missing[0].planned else 1.1 * pace * missing[0].steps):
         run, began = missing[0], left()
-        row = make(run)
+        if (row := make(run, left)) is None:
+            break
         pace = (began - left()) / run.steps
         whole = rows.read_bytes() if rows.exists() else b""
         write_atomically(rows, whole[: whole.rfind(b"\n") + 1] + json.dumps(row).encode() + b"\n")
@@ -219,7 +247,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             whole = all(one in made for one in plan() if one.block == run.block)
             verdict = ("costs nothing" if behind <= LIMIT[run.block] else "costs something") if whole else "open"
         lines.append([
-            run.block, run.optimizer + (f", rate × {run.factor:g}" if run.factor > 1 else ""),
+            run.block, run.optimizer + (f", rate × {run.factor:.3g}" if run.factor > 1 else ""),
             run.warmup + ", bad batch" * run.bad_batch + ", recovers" * run.recovers, f"{run.steps:,}",
             f"{len(some)} of {sum(one._replace(seed=0) == run for one in plan())}",
             f"{means[run]:.4f}" if math.isfinite(means[run]) else "diverged",

@@ -2,7 +2,7 @@
 
 python docs/figures.py [NAME ...]
 
-Those of the studies, `first`, `regret`, `recovery` and `which-rate`, are made by `python -m studies pages`.
+Those of the studies, `sensitivity`, `geometry`, `recovery` and `which-rate`, are made by `python -m studies pages`.
 """
 
 import csv
@@ -24,15 +24,12 @@ from matplotlib.figure import Figure
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.lab.analysis.figures import axes_of, encoded
-from autowarm.lab.calibration import calibration
-from autowarm.lab.calibration import figure as calibration_figure
-from autowarm.lab.config import CalibrateConfig, SweepConfig
-from autowarm.lab.config.build import parse
+from autowarm.lab.config import SweepConfig
 from autowarm.lab.paper.experiments import GALLERY, sweep_config
 from autowarm.lab.paper.gallery import Sources
-from autowarm.lab.training.schedules import authors_peak_gap, hand_set
-from autowarm.plotting import BLUE, GREY, ORANGE, styled
-from autowarm.schedule import Calibration, Profile, calibrate
+from autowarm.lab.training.schedules import authors_peak_gap, hand_set, share_at_gap
+from autowarm.plotting import BLUE, GREEN, GREY, ORANGE, styled
+from autowarm.schedule import Calibration, Profile, calibrate, objective
 from autowarm.theory import (
     catalogue,
     decay_only_rate,
@@ -100,8 +97,30 @@ def laid_out(folder: Path) -> Path:
     return folder
 
 
+@styled
 def _calibration() -> Figure:
-    return calibration_figure(calibration(parse(["--config", "calibrate-124m"], CalibrateConfig, "calibrate", "")))
+    """Two plots over the loss, which falls to the right: η(Δ) with its target and weight, and the objective of Δ'."""
+    target, kappa, div, gap0 = 3.3, 46848.0, 100.0, 10.98 - 3.3  # Muon on the authors' LLaMA-124M
+    profile, sigma = calibrate(gap0, lr=1.0, div=div, kappa=kappa), (1e3 / kappa) ** 0.5
+    gaps = np.union1d(np.linspace(0, gap0, 400)[1:], profile.peak_gap + sigma * np.linspace(-4, 4, 81))
+    wanted = [share_at_gap(gap, gap0, profile.peak_gap, div, "linear", "cosine") for gap in gaps.tolist()]
+    candidates = gap0 * np.arange(1, 1001) / 1001
+    drawn = Figure(figsize=(6.4, 5.6), layout="constrained")
+    top, bottom = drawn.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    weight = np.exp(-0.5 * ((gaps - profile.peak_gap) / sigma) ** 2)
+    top.fill_between(target + gaps, weight, color=GREY, alpha=0.25, lw=0, label="weight of the fit")
+    top.plot(target + gaps, wanted, color=ORANGE, linestyle="--", label="linear-cosine schedule")
+    top.plot(target + gaps, profile(gaps), color=BLUE, label="η(Δ)")
+    top.set(ylabel="rate / lr", ylim=(0, 1.05), xlim=(target + gap0, target))
+    end = target + profile.peak_gap
+    top.set_title(f"κ = {kappa:,.0f}: warm-up ends at loss {end:.3g}, Δ' = {profile.peak_gap:.3g}")
+    top.legend(loc="upper left")
+    values = objective(candidates, gap0, div=div, kappa=kappa, sigma_f2=1e3, target="linear-cosine")
+    bottom.plot(target + candidates, values, color=GREEN)
+    bottom.set(yscale="log", xlabel="loss, falling →", ylabel="objective / lr²")
+    for axes in (top, bottom):
+        axes.axvline(end, color=GREY, linestyle=":", linewidth=1)
+    return drawn
 
 
 def _rates() -> Figure:

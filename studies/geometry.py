@@ -1,7 +1,7 @@
 """Whether the optimizer's geometry should decide how long to warm up: Δ' as the paper calibrates it, by geometry.
 
-    python -m studies.geometry STAGE...         make what is left of these stages, and store a row as each run finishes
-    python -m studies.geometry --list           say what is left
+    python -m studies geometry STAGE...         make what is left of these stages, and store a row as each run finishes
+    python -m studies geometry --list           say what is left
 
 Until now the warm-up ended when half of the first gap Δ0 was gone, under every optimizer, and the loss was averaged
 over 5 % of the run. A candidate ("rule SHARE") takes Δ' = SHARE·Δ0. The paper's calibration of its LLaMA-124M (eq. 10,
@@ -33,37 +33,35 @@ Accepted is the candidate that is no worse than the earlier default by more than
 worst beyond its worst there, better in the mean of (c) and of (a), and diverges nowhere that a hand-set length does
 not. If none is accepted, the best one by (a) and (c) is taken for runs of 16,000 updates and more alone, and the page
 says why. The plan is cut to about four CPU-hours: three times the rate has one seed and one bed.
+
+Commit 1c9615c6 holds the tasks of `short`, and makes its runs by `python -m studies.geometry short`.
 """
 
-import argparse
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import replace
 from unittest import mock
-
-import torch
 
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.analysis.statistics import Estimate, Losses
 from autowarm.schedule import core, planning
 
-from .cells import DEFAULT, Setting, title
-from .in_process import trained
-from .pages.insurance import long_settings
-from .plans import horizon, realistic
-from .regret import judged
-from .rows import Cell, PlannedRow, Row, Rows, append, tidy
-from .runs import run_of
-from .statistics import mean_loss, regret
+from . import bench
+from .beds import PEOPLE
+from .bench import DATA, go_on, parser_of
+from .entries import DEFAULT, title
+from .measures import STUDIES, TUNING_SEED, Setting, judged, mean_loss, regret, sweep, tuned_rates
+from .pages.groups import TEST_SEEDS, decides
+from .pages.tables import mean_and_worst, with_error
+from .rows import Cell, PlannedRow, Row, Rows
 
-DATA = Path("docs/data/studies")
 ROWS = DATA / "geometry.jsonl"
 SHARES = {"muon": 0.333, "lion": 0.05, "signsgd": 0.05, "normsgd": 0.333, "adamw": 0.05}
 """Δ'/Δ0 by optimizer; AdamW counts as sign geometry."""
 EARLIER = "earlier"
-UNCLIPPED = "cells"
+UNCLIPPED, TASK = "cells", "llama-bytes"
 OPTIMIZERS = ("lion", "adamw", "muon", "normsgd")
 
 
@@ -74,7 +72,7 @@ def rule(optimizer: str) -> str:
 
 @contextmanager
 def constants(schedule: str) -> Iterator[str]:
-    """The rule with the constants that a schedule names; yields the name by which `run_of` knows it."""
+    """The rule with the constants that a schedule names; yields the name of its entry."""
     match schedule.split():
         case ["rule", share]:
             with mock.patch.dict(planning.PEAK_SHARES, dict.fromkeys(planning.PEAK_SHARES, float(share))):
@@ -91,21 +89,25 @@ def constants(schedule: str) -> Iterator[str]:
 def make(planned: PlannedRow) -> Row:
     """Make a run in this process."""
     with constants(planned.schedule) as known:
-        return trained(planned, run_of(PlannedRow(planned.part, planned.cell, known, planned.seed)))
+        return {**bench.make(replace(planned, schedule=known)), "schedule": planned.schedule}
 
 
 def _long(steps: int) -> list[Cell]:
     """LLaMA on bytes without clipping, at the rates that the horizon study tuned."""
-    [grid] = [grid for grid in horizon.GRIDS if grid.horizons == (steps,)]
-    found = {cell.optimizer: cell for cell in grid.cells(Rows.load(DATA / "horizon.jsonl"))}
-    return [found[name] for name in OPTIMIZERS]
+    rates = tuned_rates(Rows.load(DATA / "horizon.jsonl"))
+    return [Cell(TASK, name, steps, rates[TASK, name, steps]) for name in OPTIMIZERS]
 
 
 def _as_people_train(steps: int) -> list[Cell]:
     """The same with clipping and weight decay, at the rates tuned for the earlier default."""
     rows = Rows.load(DATA / "realistic.jsonl")
-    rates = {name: realistic.best_rate(rows, name, steps, DEFAULT) for name in OPTIMIZERS}
-    return [Cell(realistic.TASK, name, steps, lr) for name, lr in rates.items()]
+    best: dict[str, tuple[float, Cell]] = {}
+    for cell in rows.cells(PEOPLE):
+        losses = rows.losses(PEOPLE, cell, DEFAULT)
+        if cell.steps == steps and TUNING_SEED in losses:
+            tried = losses[TUNING_SEED], cell
+            best[cell.optimizer] = min(best.get(cell.optimizer, tried), tried)
+    return [best[name][1] for name in OPTIMIZERS]
 
 
 def _hot(cell: Cell) -> Cell:
@@ -114,10 +116,8 @@ def _hot(cell: Cell) -> Cell:
 
 def short_settings() -> list[Setting]:
     """The settings of (b) up to 4,000 updates."""
-    new = [
-        one for study in ("fresh", "unseen") for one in judged(DATA.parent, study) if one.setting.cell.steps >= 1_000
-    ]
-    return [one.setting for one in [*long_settings(DATA.parent), *new] if one.setting.cell.steps <= 4_000]
+    found = [one for study in STUDIES for one in judged(DATA.parent, study) if decides(one)]
+    return [one.setting for one in found if one.setting.cell.steps <= 4_000]
 
 
 def _choice() -> list[PlannedRow]:
@@ -128,14 +128,9 @@ def _choice() -> list[PlannedRow]:
 
 
 def _judged() -> list[PlannedRow]:
-    return [
-        *(PlannedRow(UNCLIPPED, cell, rule(cell.optimizer), seed) for seed in (10, 11) for cell in _long(16_000)),
-        *(
-            PlannedRow(realistic.PART, cell, rule(cell.optimizer), seed)
-            for seed in realistic.TEST_SEEDS[:2]
-            for cell in _as_people_train(16_000)
-        ),
-    ]
+    beds = {UNCLIPPED: ((10, 11), _long(16_000)), PEOPLE: (TEST_SEEDS[:2], _as_people_train(16_000))}
+    return [PlannedRow(part, cell, rule(cell.optimizer), seed)
+            for part, (seeds, cells) in beds.items() for seed in seeds for cell in cells]  # fmt: skip
 
 
 def _at_three_times() -> list[PlannedRow]:
@@ -150,12 +145,13 @@ def _longest() -> list[PlannedRow]:
     return [PlannedRow(UNCLIPPED, cell, rule(cell.optimizer), 0) for cell in _long(64_000)]
 
 
+def _at_all_rates(optimizer: str) -> list[Cell]:
+    rows = Rows.load(DATA / "realistic.jsonl")
+    return [cell for cell in rows.cells(PEOPLE) if (cell.optimizer, cell.steps) == (optimizer, 4_000)]
+
+
 def _rates() -> list[PlannedRow]:
-    return [
-        PlannedRow(realistic.PART, Cell(realistic.TASK, name, 4_000, lr), rule(name), realistic.TUNING_SEED)
-        for name in OPTIMIZERS
-        for lr in horizon.RATES[name]
-    ]
+    return [PlannedRow(PEOPLE, cell, rule(name), TUNING_SEED) for name in OPTIMIZERS for cell in _at_all_rates(name)]
 
 
 def _short() -> list[PlannedRow]:
@@ -196,7 +192,7 @@ def short_table(rows: Rows) -> str:
     new = {one.setting.cell for study in ("fresh", "unseen") for one in judged(DATA.parent, study)}
     costs: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for setting in short_settings():
-        [source] = [some for some in stored.values() if some.runs("cells", setting.cell, DEFAULT)][:1]
+        source = next(some for some in stored.values() if some.runs("cells", setting.cell, DEFAULT))
         if (both := paired(rows, setting, source)) is not None:
             kind = "unseen tasks" if setting.cell in new else "the study's settings"
             for key in ((kind, setting.cell.optimizer), (kind, "all")):
@@ -205,16 +201,16 @@ def short_table(rows: Rows) -> str:
     for (kind, optimizer), some in sorted(costs.items(), key=lambda item: (item[0][0], item[0][1] == "all")):
         now, before = zip(*some, strict=True)
         change = Estimate(tuple(x - y for x, y in some))
-        lines.append([kind, optimizer, len(some), _mean_and_worst(now), _mean_and_worst(before),
-                      f"{change.mean:+.2f} ± {change.stderr:.2f}", f"{max(change.values):+.1f}"])  # fmt: skip
+        lines.append([kind, optimizer, len(some), mean_and_worst(now), mean_and_worst(before),
+                      with_error(change), f"{max(change.values):+.1f}"])  # fmt: skip
     return comma_separated(
-        ["settings", "optimizer", "n", "default (worst)", "earlier (worst)", "difference", "its worst"], lines
+        ["settings", "optimizer", "n", "default (worst)", "earlier default (worst)", "difference", "its worst"], lines
     )
 
 
 def long_table(rows: Rows) -> str:
     """CSV: LLaMA on bytes from 16,000 updates on: the candidate, the earlier default and hand-set lengths."""
-    stored = {UNCLIPPED: Rows.load(DATA / "horizon.jsonl"), realistic.PART: Rows.load(DATA / "realistic.jsonl")}
+    stored = {UNCLIPPED: Rows.load(DATA / "horizon.jsonl"), PEOPLE: Rows.load(DATA / "realistic.jsonl")}
     names, lines = ("linear 0", "linear 0.02", "linear 0.1", "linear 0.4"), []
     groups: dict[tuple[str, Cell], list[int]] = defaultdict(list)
     for run in (*_judged(), *_at_three_times(), *_longest()):
@@ -228,7 +224,7 @@ def long_table(rows: Rows) -> str:
         lengths = statistics.fmean(row["warmup_steps"] for row in ours.values()) / cell.steps
         losses = [_mean(rows.losses(part, cell, rule(cell.optimizer)), seeds)]
         losses += [_mean(every.losses(part, cell, name), seeds) for name in (DEFAULT, *names)]
-        lines.append(["as people train" if part == realistic.PART else "without clipping", cell.optimizer,
+        lines.append(["as people train" if part == PEOPLE else "without clipping", cell.optimizer,
                       f"{cell.steps:,}", f"{cell.lr:g}", len(seeds), f"{100 * lengths:.1f}", *losses])  # fmt: skip
     return comma_separated(
         ["LLaMA on bytes", "optimizer", "T", "peak rate", "seeds", "its warm-up, % of T", "default", "earlier",
@@ -242,49 +238,29 @@ def _mean(losses: Losses, seeds: Sequence[int]) -> str:
 
 def rates_table(rows: Rows) -> str:
     """CSV: the sensitivity to the peak rate: mean over rates of the loss over the method's best, at most f(x0)."""
-    stored = Rows.load(DATA / "realistic.jsonl")
-    seed = realistic.TUNING_SEED
-    lines = []
-    for name in ("default", "earlier", "linear 0", "linear 0.02", "linear 0.1", "linear 0.4", "tenth 0.5"):
+    stored, lines = Rows.load(DATA / "realistic.jsonl"), []
+    for name in (DEFAULT, EARLIER, "linear 0", "linear 0.02", "linear 0.1", "linear 0.4", "tenth 0.5"):
         found = []
         for optimizer in OPTIMIZERS:
-            cells = [Cell(realistic.TASK, optimizer, 4_000, lr) for lr in horizon.RATES[optimizer]]
-            source, known = (
-                (rows, rule(optimizer)) if name == DEFAULT else (stored, DEFAULT if name == EARLIER else name)
-            )
-            losses = [source.losses(realistic.PART, cell, known, [seed])[seed] for cell in cells]
-            first = stored.first_loss(realistic.PART, cells[0], "linear 0", [seed])
-            found.append(statistics.fmean(min(loss, first) - min(losses) for loss in losses))
-        lines.append([title(name), *(f"{one:.3f}" for one in found), f"{statistics.fmean(found):.3f}"])
+            source = rows if name == DEFAULT else stored
+            known = {DEFAULT: rule(optimizer), EARLIER: DEFAULT}.get(name, name)
+            if (one := sweep(source, PEOPLE, _at_all_rates(optimizer), [known], [TUNING_SEED])) is not None:
+                found.append(one.sensitivity(known))
+        if len(found) == len(OPTIMIZERS):
+            lines.append([title(name), *(f"{one:.3f}" for one in found), f"{statistics.fmean(found):.3f}"])
     return comma_separated(["warm-up", *OPTIMIZERS, "mean"], lines)
-
-
-def _mean_and_worst(costs: Sequence[float]) -> str:
-    return f"{statistics.fmean(costs):.2f} ({max(costs):.1f})"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Make the missing runs of the named stages, or list what is left of all."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("geometry", __doc__)
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
     parser.add_argument("--list", action="store_true", help="say what is left")
     given = parser.parse_args(argv)
-    torch.set_num_threads(1)
     for name in given.stages or STAGES:
-        plan = STAGES[name]()
-        left = [run for run in plan if run not in Rows.load(ROWS)]
-        print(f"{name}: {len(plan) - len(left)} of {len(plan)} runs made", flush=True)
+        runs, rows = STAGES[name](), Rows.load(ROWS)
+        print(f"{name}: {sum(run in rows for run in runs)} of {len(runs)} runs made", flush=True)
         if not given.list:
-            for run in left:
-                if run not in Rows.load(ROWS):
-                    append(ROWS, make(run))
-    if not given.list:
-        tidy(ROWS)
+            go_on(runs, ROWS, make)
     rows = Rows.load(ROWS)
-    print(short_table(rows), long_table(rows), sep="\n")
-    if all(run in rows for run in _rates()):
-        print(rates_table(rows))
-
-
-if __name__ == "__main__":
-    main()
+    print(short_table(rows), long_table(rows), rates_table(rows), sep="\n")

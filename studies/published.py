@@ -1,6 +1,6 @@
 """What the default would have cost the paper's authors: their 225 hand-set runs at 124M and 210M parameters.
 
-    python -m studies.published         the table and the figure, from the points digitised from their figures; no run
+    python -m studies published         the table and the figure, from the points digitised from their figures; no run
 
 No run of ours is as large as theirs. So a model of the loss meets the rule in a closed loop, and the length that comes
 out is priced on the authors' own curve of hand-set lengths, between two lengths in proportion to their logarithms, and
@@ -68,7 +68,7 @@ def points() -> tuple[Mapping[Published, Sequence[tuple[int, float]]], Mapping[P
 def model(setting: Published) -> tuple[float, float]:
     """α and s0 of the loss under this optimizer, from the best final losses at its two lengths."""
     hand, _ = points()
-    both = sorted(one for one in hand if (one.size, one.batch, one.optimizer) == _kind(setting))
+    both = sorted(one for one in hand if one._replace(steps=setting.steps) == setting)
     sums = [one.steps / 2 for one in both]
     logs = [math.log((min(loss for _, loss in hand[one]) - FLOOR) / (FIRST_LOSS - FLOOR)) for one in both]
 
@@ -78,10 +78,6 @@ def model(setting: Published) -> tuple[float, float]:
 
     s0 = math.exp(brentq(lacking, -12.0, 8.0))
     return -logs[0] / math.log1p(sums[0] / s0), s0
-
-
-def _kind(setting: Published) -> tuple[str, int, str]:
-    return setting.size, setting.batch, setting.optimizer
 
 
 def length(setting: Published, plan: core.Plan) -> tuple[int, str]:
@@ -192,12 +188,8 @@ def geometry_figure() -> Figure:
     return figure
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the tables and draw the figure."""
     print(f"Their adaptive run under Lion: 11,972 updates of warm-up; the model says {switch():,}\n")
     print(published_costs_table(), published_table(), sep="\n")
     Path("docs/figures/geometry.png").write_bytes(encoded(geometry_figure(), "png"))
-
-
-if __name__ == "__main__":
-    main()

@@ -36,11 +36,10 @@ class Cell:
 
 @dataclass(frozen=True, order=True)
 class PlannedRow:
-    """Identifies one run of a study, and holds all that is needed to make it.
+    """Identifies one run, and holds all that is needed to make it.
 
-    The schedule is one of the study's names, such as "linear 0.1" (see `studies.runs.run_of`). The seed is that of the
-    initial weights and of the order of the data. The target loss is the f* given to Algorithm 1. It follows from other
-    rows, so it does not help to identify the run.
+    The schedule is the name of an entry, such as "linear 0.1". The seed is that of the initial weights and of the
+    order of the data. The target loss is the f* given to Algorithm 1, which follows from other rows.
     """
 
     part: str
@@ -49,6 +48,11 @@ class PlannedRow:
     seed: int
     target_loss: float | None = field(default=None, compare=False)
 
+    @property
+    def name(self) -> str:
+        """The run in messages."""
+        return f"{self.part} {self.cell.name} {self.schedule} seed {self.seed}"
+
     @classmethod
     def of(cls, row: Row) -> "PlannedRow":
         """The plan of a finished run."""
@@ -56,19 +60,7 @@ class PlannedRow:
 
 
 class Rows:
-    """Finished runs, indexed by their plans.
-
-    Args:
-        rows: the runs; if two have the same plan, the later one counts.
-
-    Example:
-        >>> from studies.rows import Cell, Rows
-        >>> cell = {"task": "mlp", "optimizer": "muon", "steps": 200, "lr": 0.03}
-        >>> run = {"part": "cells", "cell": cell, "schedule": "default", "seed": 0, "val_loss": 0.7, "diverged": False}
-        >>> rows = Rows([run, {**run, "seed": 1, "val_loss": None, "diverged": True}])
-        >>> rows.losses("cells", Cell(**cell), "default")
-        {0: 0.7, 1: inf}
-    """
+    """Finished runs, indexed by their plans; if two have the same plan, the later one counts."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         self._rows = {PlannedRow.of(row): row for row in rows}
@@ -118,11 +110,16 @@ class Rows:
         if seeds is None:
             return found
         if left := [seed for seed in seeds if seed not in found]:
-            raise LabError(
-                f"{cell.name} has not been run under {schedule!r} with the seeds {left} (part {part!r} of the study): "
-                "run its stages in their order"
-            )
+            raise LabError(f"{cell.name} has not been run under {schedule!r} with the seeds {left} (part {part!r})")
         return {seed: found[seed] for seed in seeds}
+
+    def cells(self, part: str) -> Mapping[Cell, Sequence[str]]:
+        """The cells of a part, sorted, each with the schedules that have been run in it."""
+        found: dict[Cell, list[str]] = {}
+        for of, cell, schedule in sorted(self._seeds):
+            if of == part:
+                found.setdefault(cell, []).append(schedule)
+        return found
 
     def losses(self, part: str, cell: Cell, schedule: str, seeds: Sequence[int] | None = None) -> Losses:
         """The held-out losses of these `runs`, by seed; infinite if the run diverged."""

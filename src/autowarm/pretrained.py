@@ -15,7 +15,7 @@ Updates by Adam, Lion or SGD show in C first; those of Muon, which are nearly or
 identity matrices have F and C below 1, which is no evidence of training. A matrix scores the larger of the two
 z-scores, between 0 and 6, so that a few structured ones (a table of sines, a state-space model's decays) do not decide.
 A model of K matrices looks trained if their mean score exceeds 1 + 2.5/√K. Models score about 0.2 when new and 6 after
-long training (``studies/trained_weights``).
+long training (docs/data/tables/trained-weights.csv).
 
 Two further signs take precedence, in this order:
 

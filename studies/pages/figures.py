@@ -1,58 +1,37 @@
-"""The figures of the studies: runs of the default, the forms of its warm-up, and a recovery."""
+"""The figures of the benchmark and of a recovery."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from autowarm.lab.analysis.figures import smoothed
+from autowarm.lab.registry import OPTIMIZERS
 from autowarm.plotting import BLUE, GREEN, GREY, INK, ORANGE, styled
-from autowarm.schedule import core
 
-from .. import shapes
-from ..cells import DEFAULT
-from ..rows import Cell, PlannedRow, Rows
-from ..runs import Curve
+from ..entries import DEFAULT, title
+from ..measures import Sweep
 
-EXAMPLE: Mapping[PlannedRow, tuple[str, str]] = {
-    PlannedRow("cells", Cell(task, optimizer, 4_000, lr), DEFAULT, 0): (name, colour)
-    for task, optimizer, lr, name, colour in (
-        ("llama-bytes", "muon", 0.003, "bytes, Muon", ORANGE),
-        ("llama-long", "muon", 0.01, "tokens, Muon", BLUE),
-        ("llama-long", "normsgd", 0.03, "tokens, normSGD", GREEN),
-    )
-}
-"""The runs of `first_figure`, on the first seed, with their names and colours."""
+CURVES = {DEFAULT: ORANGE, "linear 0": GREY, "linear 0.1": BLUE, "linear 0.4": GREEN}
+"""The entries that the figure of the sensitivity shows, by colour."""
 
 
 @styled
-def first_figure(rows: Rows, curves: Mapping[PlannedRow, Curve]) -> Figure:
-    """Rates of `EXAMPLE` and its losses as the rule averages them, and where they or the clock end the warm-ups."""
-    figure = Figure(figsize=(7.6, 4.6), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, 1.2))
-    for run, (name, colour) in EXAMPLE.items():
-        rates, losses = zip(*curves[run], strict=True)
-        end, first = rows[run]["warmup_steps"], rows[run]["first_loss"]
-        above.plot(rates, color=colour)
-        above.plot(end, rates[min(end, len(rates) - 1)], "o", color=colour, ms=7)
-        by_clock = rows[run]["ended_by"] == "clock"
-        words = f"{name}\n{100 * end / run.cell.steps:.0f}%{' (time limit)' if by_clock else ''}"
-        above.annotate(words, (end, 1), xytext=(-16 if by_clock else 0, 8), textcoords="offset points", color=colour,
-                       ha="left" if by_clock else "center", fontsize=10, fontweight="bold")  # fmt: skip
-        below.plot([loss / first for loss in smoothed(losses)][: len(losses) - len(losses) // 60], color=colour, lw=0.8,
-                   alpha=0.5)  # fmt: skip
-        seen = averaged(losses, run.cell.steps)[:end]
-        below.plot([loss / first for loss in seen], color=colour, lw=2.2)
-        below.plot(len(seen) - 1, seen[-1] / first, "o", color=colour, ms=7)
-    below.axhline(0.65, color=GREY, lw=0.9, ls="--")
-    below.annotate("the warm-up ends when the averaged loss is at 65%", (1, 0.65), xytext=(-4, 5), color=GREY,
-                   ha="right", xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=10)  # fmt: skip
-    below.annotate("thick: averaged loss; thin: smoothed loss", (1, 0.93), xytext=(-4, 5), color=GREY, ha="right",
-                   xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=10)  # fmt: skip
-    above.set(ylabel="rate / peak rate", ylim=(0, 1.55), yticks=(0, 0.5, 1))
-    below.set(ylabel="loss / first loss", xlabel="update", ylim=(0.2, 1.05))
+def sensitivity_figure(found: Mapping[str, Mapping[str, Sweep]]) -> Figure:
+    """The final loss against the peak rate: a row of panels for each bed, a panel for each optimizer."""
+    figure = Figure(figsize=(9.2, 0.5 + 2.3 * len(found)), layout="constrained")
+    panels = figure.subplots(len(found), len(next(iter(found.values()))), sharey="row", squeeze=False)
+    for line, (bed, some) in zip(panels, found.items(), strict=True):
+        losses = [loss for sweep in some.values() for name in CURVES for loss in sweep.curves[name]]
+        margin = 0.04 * (max(losses) - min(losses))
+        line[0].set_ylim(min(losses) - margin, max(losses) + margin)
+        line[0].set_ylabel(bed.split(", ")[0] + "\nfinal loss", fontsize=10)
+        for axes, (optimizer, sweep) in zip(line, some.items(), strict=True):
+            for name, colour in CURVES.items():
+                width = 2.4 if name == DEFAULT else 1.3
+                axes.plot(sweep.rates, sweep.curves[name], "o-", color=colour, lw=width, ms=4, label=title(name))
+            axes.set(xscale="log", xlabel="peak rate", title=OPTIMIZERS[optimizer].title)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=10)
     return figure
 
 
@@ -79,39 +58,3 @@ def recovery_figure(bare: Sequence[float], recovered: Sequence[float], recovery:
     axes.set(xlabel="update", ylabel="training loss", xlim=(shown.start, shown.stop), ylim=(0.92 * low, 1.12 * top))
     axes.legend(loc="upper right", fontsize=10)
     return figure
-
-
-@styled
-def shapes_figure(rows: Rows) -> Figure:
-    """A point per setting and form of the warm-up, by the peak rate; a bar at the mean."""
-    figure = Figure(figsize=(7.6, 3.4), layout="constrained")
-    axes = figure.subplots()
-    seeds = shapes.finished(rows)
-    colours = dict(zip(shapes.ARMS, (BLUE, GREEN, GREY), strict=True))
-    for x, factor in enumerate(shapes.RATES.values()):
-        found = [shapes.costs(rows, cell, seeds) for cell in shapes.cells(factor)]
-        for place, (arm, colour) in zip((-0.25, 0.0, 0.25), colours.items(), strict=True):
-            each = [one[arm].mean for one in found]
-            axes.plot([x + place] * len(each), each, "o", color=colour, ms=5, alpha=0.75)
-            mean = statistics.fmean(each)
-            axes.plot([x + place - 0.09, x + place + 0.09], [mean, mean], color=colour, lw=2.4,
-                      label=None if x else shapes.ARMS[arm])  # fmt: skip
-    axes.axhline(0, color=INK, lw=0.8)
-    axes.set_yscale("symlog", linthresh=1.0)
-    axes.set_yticks([-10, -1, 0, 1, 10], ["−10", "−1", "0", "1", "10"])
-    axes.set_xticks(range(len(shapes.RATES)), [*shapes.RATES])
-    axes.set(ylabel="cost against η(Δ), % of the progress")
-    figure.legend(loc="outside upper center", ncols=3, fontsize=10)
-    return figure
-
-
-def averaged(losses: Sequence[float], steps: int) -> list[float]:
-    """The loss as the default averages it, after each update of the warm-up."""
-    plan = core.Plan(steps)
-    state, found = core.begin(plan), []
-    for update, loss in enumerate(losses, 1):
-        state = core.advance(plan, state, update, loss)
-        if state.ended_by is not None or state.average is None:
-            break
-        found.append(state.average)
-    return found

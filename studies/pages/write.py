@@ -11,29 +11,50 @@ from autowarm.lab.analysis.markdown import table
 from autowarm.lab.config import LabError
 from autowarm.lab.files import write_atomically
 
-from ..recovery.faults import SPIKE, losses_of
+from .. import geometry, published, recovery
 from ..rows import Rows
-from ..runs import curve_of
-from .figures import EXAMPLE, first_figure, recovery_figure, shapes_figure
-from .insurance import groups, insurance_figure
-from .tables import texts
-from .which_rate import searches_figure
+from .figures import recovery_figure, sensitivity_figure
+from .find_rate import find_rate_table, searches_figure
+from .tables import sweeps, texts
 
 _SHOWN = re.compile(r"(<!-- (\S+\.csv) -->\n\n)(?:\|.*\n)*")
 """A comment that names a table, and the table below it."""
 
 
+def tables(data: Path) -> dict[str, str]:
+    """All tables that are made of stored rows, as CSV by name."""
+    judged_by_geometry = Rows.load(data / "studies" / geometry.ROWS.name)
+    return texts(data) | {
+        "geometry-short": geometry.short_table(judged_by_geometry),
+        "geometry-long": geometry.long_table(judged_by_geometry),
+        "faults-recovered": recovery.faults_table(Rows.load(data / "studies" / "faults.jsonl")),
+        "find-rate": find_rate_table(data), "published": published.published_table(),
+        "published-costs": published.published_costs_table(),
+    }  # fmt: skip
+
+
+def figures(data: Path) -> dict[str, Figure]:
+    """All figures by name."""
+    (bare, _), (recovered, recoveries) = map(recovery.losses_of, recovery.SPIKE)
+    return {
+        "sensitivity": sensitivity_figure(sweeps(data)),
+        "geometry": published.geometry_figure(),
+        "which-rate": searches_figure(data),
+        "recovery": recovery_figure(bare, recovered, recoveries[0]),
+    }
+
+
 def write_pages(root: Path) -> list[Path]:
     """Write tables and figures into docs/, then the tables that README and the pages show; return all paths.
 
-    The runs of the figures `first`, `recovery` and `which-rate` are made again, which takes minutes.
+    The runs of the figure `recovery` are made again, which takes a minute.
 
     Raises:
         LabError: a planned run is missing, or a table that a page shows.
     """
     docs = root / "docs"
     files: dict[Path, str | bytes] = {
-        docs / "data" / "tables" / f"{name}.csv": table for name, table in texts(docs / "data").items()
+        docs / "data" / "tables" / f"{name}.csv": text for name, text in tables(docs / "data").items()
     }
     files |= {docs / "figures" / f"{name}.png": encoded(one, "png") for name, one in figures(docs / "data").items()}
     for path, content in files.items():
@@ -60,16 +81,3 @@ def with_tables(page: Path) -> str:
         return f"{found[1]}{table(headings, lines, pad='')}\n"
 
     return _SHOWN.sub(shown, page.read_text(encoding="utf-8"))
-
-
-def figures(data: Path) -> dict[str, Figure]:
-    """The figures by name."""
-    rows, forms = (Rows.load(data / "studies" / f"{name}.jsonl") for name in ("horizon", "shapes"))
-    (bare, _), (recovered, recoveries) = map(losses_of, SPIKE)
-    return {
-        "insurance": insurance_figure(groups(data)),
-        "shapes": shapes_figure(forms),
-        "first": first_figure(rows, {run: curve_of(run) for run in EXAMPLE}),
-        "which-rate": searches_figure(),
-        "recovery": recovery_figure(bare, recovered, recoveries[0]),
-    }

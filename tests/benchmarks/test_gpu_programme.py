@@ -42,10 +42,14 @@ def test_the_dry_run_makes_every_run_and_then_has_nothing_left_to_do(
     assert programme.read(rows) == made
 
 
-def test_it_stops_in_time_and_goes_on_where_it_stopped(programme: ModuleType, tmp_path: Path) -> None:
-    rows, plan, now = tmp_path / "rows.jsonl", programme.plan(), [0.0]
+def test_it_stops_in_time_and_goes_on_where_it_stopped(
+    programme: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, now = tmp_path / "rows.jsonl", [0.0]
+    plan = [run for run in programme.plan() if not run.planned]
+    monkeypatch.setattr(programme, "plan", lambda: plan)
 
-    def make(run: Any) -> dict[str, Any]:
+    def make(run: Any, left: Any) -> dict[str, Any]:
         now[0] += 50.0 * run.steps / 1_000
         return row(run, 1.0)
 
@@ -58,6 +62,21 @@ def test_it_stops_in_time_and_goes_on_where_it_stopped(programme: ModuleType, tm
     now[0] = 0.0
     assert programme.go_on(rows, make, lambda: 10_000.0 - now[0]) == []
     assert [programme.of(one) for one in programme.read(rows)] == plan
+
+
+@pytest.mark.parametrize("warmup", ["default", "paper", "19%"])
+def test_a_long_run_that_stops_on_the_way_is_the_uninterrupted_run(
+    programme: ModuleType, tmp_path: Path, warmup: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [run] = [one for one in programme.plan() if (one.block, one.optimizer, one.warmup) == ("G", "lion", warmup)]
+    run = run._replace(steps=40_000)  # 200 updates of the dry run
+    bench = programme.Bench(True, tmp_path / "corpus")
+    straight, times = bench.made(run), iter([100.0, 10.0])
+    assert bench.made(run, lambda: next(times)) is None  # after 100 updates
+    resumed = bench.made(run)
+    assert {**resumed, "seconds": 0} == {**straight, "seconds": 0}
+    monkeypatch.setattr(programme, "plan", lambda: [run])
+    assert programme.go_on(tmp_path / "rows.jsonl", lambda *_: None, lambda: 100.0) == [run]  # nothing was stored
 
 
 @pytest.mark.parametrize(

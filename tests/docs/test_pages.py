@@ -96,7 +96,7 @@ def commands() -> Iterator[tuple[str, str]]:
 SHELL = sorted({(page, line.strip()) for page, line in commands() if line.strip().startswith(("autowarm ", "make "))})
 
 
-PARSED = {"compare", "train", "calibrate", "sweep", "smoothness", "figure"}  # by `parse`, before anything is done
+PARSED = {"compare", "train", "sweep", "smoothness", "figure"}  # by `parse`, before anything is done
 
 
 class Understood(BaseException):  # no error that a command would explain

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from autowarm.lab.config import DataConfig, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
-from autowarm.lab.data.text import END_OF_TEXT
 
 from .helpers import MODEL, run_here
 
@@ -21,21 +20,6 @@ def corpus_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         draw = random.Random(index)
         (folder / f"text{index}.txt").write_text(" ".join(draw.choice(WORDS) for _ in range(300)))
     return folder
-
-
-@pytest.fixture(scope="session")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The file of a small tokenizer."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(vocab_size=270, special_tokens=[END_OF_TEXT], show_progress=False,
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())  # fmt: skip
-    made.train_from_iterator(["document says so 0123456789"], trainer)
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    made.save(str(path))
-    return str(path)
 
 
 def small_run(corpus: Path) -> RunConfig:
@@ -72,10 +56,3 @@ def data(corpus_folder: Path) -> DataConfig:
 def jobs_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs are done in this process: what starts workers is tested in `execution/test_pool.py`."""
     monkeypatch.setattr("autowarm.lab.execution.engine.run_jobs", run_here)
-
-
-@pytest.fixture(autouse=True)
-def rehearsals_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's task is tried out in this process, which saves seconds, except in long tests."""
-    if request.node.get_closest_marker("long") is None:
-        monkeypatch.setattr("autowarm.lab.tasks.own.in_new_process", lambda call, *given: call(*given))

@@ -22,15 +22,15 @@ from .helpers import ALONE, MODEL, refused, stored, trained
 RUN = {**{f"model.{key}": value for key, value in MODEL.items()}, "steps": 12, "batch_size": 4, "eval_batches": 1,
        "checkpoint_every": 4}  # fmt: skip
 OURS = ["config.yaml", "config.json", "result.json", "metrics.jsonl", "model.safetensors", "results.json",
-        "report.html", "manifest.json", "sweep.png", "curves.svg", "calibration.json", "smoothness.md", "error.txt",
-        "find-rate.json", "train_000001.bin", ".lock", "eta-behaviour.png"]  # fmt: skip
+        "report.html", "manifest.json", "sweep.png", "curves.svg", "smoothness.md", "error.txt",
+        "train_000001.bin", ".lock", "eta-behaviour.png"]  # fmt: skip
 ANYTHING = ["notes.txt", "model-00001-of-00002.safetensors", "größe.txt", ".hidden", "checkpoint-note", "run.log", "-",
             "a b"]  # fmt: skip
 FOLDERS = ["checkpoint-500", "checkpoint-best", "checkpoint-00000008", "checkpoint-00000012", ".checkpoint-00000012",
            "checkpoint-00000004-good", "damaged-checkpoint-00000008", "src"]  # fmt: skip
 
 
-def words(command: str, folder: Path, corpus: Path, tokenizer: str) -> list[str]:
+def words(command: str, folder: Path, corpus: Path) -> list[str]:
     """The words of a command that is to write to this folder."""
     out, run = ["--out", str(folder)], {**RUN, "data.corpus": corpus}
     alone = [word for key, value in run.items() for word in (f"--{key}", str(value))]
@@ -45,15 +45,11 @@ def words(command: str, folder: Path, corpus: Path, tokenizer: str) -> list[str]
         "figure": ["figure", "eta-behaviour", "--figures", str(folder)],
         "smoothness": ["smoothness", "--only", "[lion]", "--override", json.dumps({
             **{key: str(x) if x is corpus else x for key, x in run.items()}, "schedule.warmup_steps": 6}), *out],
-        "data": ["data", "folder", str(corpus), "--tokenizer", tokenizer, "--shard_tokens", "3000", "--val_tokens",
-                 "1000", "--workers", "1", *out],
-        "calibrate": ["calibrate", "--shapes", "8x8", "--first_loss", "4", *out],
-        "find-rate": ["find-rate", *within, "--steps", "20", *out],
-        "report": ["report", str(folder)],
+               "report": ["report", str(folder)],
     }[command]  # fmt: skip
 
 
-COMMANDS = ["train", "compare", "sweep", "figure", "smoothness", "data", "calibrate", "find-rate", "report"]
+COMMANDS = ["train", "compare", "sweep", "figure", "smoothness", "report"]
 
 
 def test_a_folder_is_ours_once_it_is_new_empty_or_marked(tmp_path: Path) -> None:
@@ -79,7 +75,7 @@ def test_a_folder_is_ours_once_it_is_new_empty_or_marked(tmp_path: Path) -> None
 def test_what_is_no_folder_is_named(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     out.touch() if kind == "a file" else out.symlink_to("nowhere")
-    said = refused(["calibrate", "--shapes", "8x8", "--first_loss", "4", "--out", str(out)], capsys, 1)
+    said = refused(["figure", "eta-behaviour", "--figures", str(out)], capsys, 1)
     assert f"{out} is {kind}, and a folder is needed: choose another, such as {out}-2" in said
 
 
@@ -170,11 +166,11 @@ FEW, MANY = range(18), pytest.param(range(18, 200), marks=[pytest.mark.generated
 
 @pytest.mark.parametrize("cases", [FEW, MANY], ids=["a few", "the rest"])
 def test_no_command_touches_a_folder_of_someone_elses(
-    cases: range, corpus_folder: Path, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cases: range, corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in cases:
         command, folder = COMMANDS[number % len(COMMANDS)], tmp_path / f"folder{number}"
-        refuse(random.Random(number), folder, words(command, folder, corpus_folder, tokenizer), capsys)
+        refuse(random.Random(number), folder, words(command, folder, corpus_folder), capsys)
 
 
 def kill_twice(number: int, folder: Path, given: list[str], launcher: Launcher) -> None:
@@ -219,12 +215,12 @@ def _is_written_by_us(path: Path, folder: Path) -> bool:
     "cases", [range(9), pytest.param(range(9, 100), marks=[pytest.mark.generated])], ids=["a few", "the rest"]
 )
 def test_what_is_put_beside_our_files_survives_a_killed_command(
-    cases: range, corpus_folder: Path, tokenizer: str, tmp_path: Path, lab_launcher: Launcher
+    cases: range, corpus_folder: Path, tmp_path: Path, lab_launcher: Launcher
 ) -> None:
     for number in cases:
         command, folder = COMMANDS[number % len(COMMANDS)], tmp_path / f"folder{number}"
         try:
-            kill_twice(number, folder, words(command, folder, corpus_folder, tokenizer), lab_launcher)
+            kill_twice(number, folder, words(command, folder, corpus_folder), lab_launcher)
         except BaseException as error:
             error.add_note(f"in case {number}, {command}")
             raise

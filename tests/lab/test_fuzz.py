@@ -13,16 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autowarm.lab.commands import main
-from autowarm.lab.config import CalibrateConfig, CompareConfig, FigureConfig, RunConfig, SweepConfig
+from autowarm.lab.config import CompareConfig, FigureConfig, RunConfig, SweepConfig
 from autowarm.lab.config.build import known_keys
 
 CONFIGS: dict[str, type] = {
-    "train": RunConfig, "compare": CompareConfig, "sweep": SweepConfig, "calibrate": CalibrateConfig,
+    "train": RunConfig, "compare": CompareConfig, "sweep": SweepConfig,
     "smoothness": SweepConfig, "figure": FigureConfig,
 }  # fmt: skip
 # Where a command has understood all that it was given and begins.
-BEGINNINGS = ["training.loop.train", "execution.engine.make", "calibration.calibration",
-              "paper.experiments.produce"]  # fmt: skip
+BEGINNINGS = ["training.loop.train", "execution.engine.make", "paper.experiments.produce"]  # fmt: skip
 ODD: list[Any] = [
     0, -1, 1, 7, 10**30, -(10**30), 0.5, 1e-400, 1e308, float("nan"), float("inf"), True, None, "", " ", "null", "~",
     "muon", "linear", "adaptive", "paper", "cpu", [], {}, [1], [[]], {"a": 1}, {"muon": [0.1]}, {"muon": 1},

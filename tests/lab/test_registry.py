@@ -9,7 +9,7 @@ import torch
 
 from autowarm.lab import registry
 from autowarm.lab.config import CompareConfig, OptimizerConfig, RunConfig, ScheduleConfig
-from autowarm.lab.registry import OPTIMIZERS, SCHEDULES, SMALL_TASKS, WITH_NORM, Optimizer, Schedule
+from autowarm.lab.registry import OPTIMIZERS, SCHEDULES, SMALL_TASKS, Optimizer, Schedule
 from autowarm.lab.tasks import make_task
 from autowarm.lab.training.optimizers import make_optimizer
 from autowarm.lab.training.schedules import make_scheduler
@@ -25,11 +25,8 @@ def test_every_entry_is_where_it_says() -> None:
 
 
 def test_help_lists_every_name() -> None:
-    whole = " ".join(shown("train", "--help-all").split()).replace("- ", "-")  # argparse breaks a line at a hyphen
+    whole = " ".join(shown("train", "--help").split()).replace("- ", "-")  # argparse breaks a line at a hyphen
     assert [name for name in (*OPTIMIZERS, *SCHEDULES, *SMALL_TASKS) if name not in whole] == []
-    assert SCHEDULES["greedy"].about in whole
-    assert "mlp (A classifier of digits)" in whole
-    assert all(name in shown("calibrate", "--help") for name in WITH_NORM)
 
 
 def slow_start(optimizer: torch.optim.Optimizer, config: ScheduleConfig, steps: int) -> object:
@@ -39,7 +36,7 @@ def slow_start(optimizer: torch.optim.Optimizer, config: ScheduleConfig, steps: 
 
 def test_a_row_is_all_that_a_new_schedule_and_a_new_optimizer_need(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "SCHEDULES", SCHEDULES)
-    monkeypatch.setitem(SCHEDULES, "slow", Schedule("starts slowly", f"{__name__}:slow_start"))  # type: ignore[misc]
+    monkeypatch.setitem(SCHEDULES, "slow", Schedule(f"{__name__}:slow_start"))  # type: ignore[misc]
     monkeypatch.setitem(OPTIMIZERS, "sgd", Optimizer("SGD", "torch.optim:SGD"))  # type: ignore[misc]
     config = CompareConfig(rates={"sgd": [0.1]}, schedules=["slow"], seeds=[0])
     [point] = config.points()

@@ -236,12 +236,12 @@ PARTS = {"timm": 3, "torchvision": 3, "transformers": 6}  # of the families, for
     ],
 )
 def test_no_new_model_of_a_family_is_taken_for_trained(package, fewest, part, monkeypatch):
-    """Some families, the others in `make random`; `python -m studies.trained_weights` judges larger models."""
+    """Some families, the others in `make random`; `families` makes them."""
     import timm
     import torchvision
     from transformers.models.auto import modeling_auto
 
-    from studies.trained_weights import packages
+    from tests import families as packages
 
     def build(name: str) -> nn.Module:
         return create(name, **({"depth": 2} if name.startswith(DEEP) else {}))

@@ -5,7 +5,7 @@
 - `tasks`: networks and losses, your own task included.
 - `training`: one run.      - `analysis`: statistics, figures, reports.
 - `execution`: many runs, each once, on this machine or many.
-- `paper`: the paper's figures and tables.      - `calibration`: before any training.
+- `paper`: the paper's figures and tables.
 - `commands`: a file each.      - `registry`: every name.      - `errors`: what the user can fix.
 
 `compare` does from Python what ``autowarm compare --task`` does. Importing this package imports none of the rooms.

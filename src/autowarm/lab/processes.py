@@ -10,19 +10,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
-from .errors import LabError
-
-_T = TypeVar("_T")
 _SERVER = "autowarm.lab.execution.server"
 _GROUPS, _OWN, _MEMORY = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")  # of cgroup v2
 _OF_A_WORKER = 400 << 20  # bytes for a small run; one with a large network has `--workers` set
@@ -111,17 +107,6 @@ def follow_parent() -> None:
             os._exit(1)
 
         threading.Thread(target=follow, daemon=True).start()
-
-
-def in_new_process(call: Callable[..., _T], *given: object) -> _T:
-    """Call a function in a process that has imported none of this one's modules; LabError if it dies."""
-    try:
-        with ProcessPoolExecutor(1, mp_context=context(), initializer=follow_parent) as pool:
-            with starting():
-                called = pool.submit(call, *given)
-            return called.result()
-    except LOST:
-        raise LabError("the process that tried the task out died: out of memory, or killed from outside") from None
 
 
 class Interrupted(Exception):

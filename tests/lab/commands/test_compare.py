@@ -85,13 +85,13 @@ def test_one_text_file_is_enough_and_one_seed_is_said_to_be_one(
     play.write_text(
         "".join(f"SPEAKER {i % 7}:\nThe {i}th line is short.\nThe next is no longer.\n\n" for i in range(900))
     )
-    words = ["--config", "smoke", "--run.data.corpus", str(play), "--rates", "{SGD: [0.1]}", "--run.steps", "4"]
-    assert main(["compare", *words, "--schedules", "adaptive,linear", "--seeds", "4", "--out", str(out)]) == 0
+    words = ["--config", "smoke", "--run.data.corpus", str(play), "--rates", "{radam: [0.1]}", "--run.steps", "4"]
+    assert main(["compare", *words, "--schedules", "[adaptive, linear]", "--seeds", "[4]", "--out", str(out)]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("one seed, 4, decides nothing: for four seeds give --seeds 0,1,2,3\n")
-    assert "SGD, peak rate 0.1: Undecided" in text
+    assert text.startswith("one seed, 4, decides nothing: for four seeds give --seeds [0,1,2,3]\n")
+    assert "RAdam, peak rate 0.1: Undecided" in text
     results = read_results(out)
-    assert {(row["optimizer"], row["seed"]) for row in results.rows} == {("SGD", 4)}
+    assert {(row["optimizer"], row["seed"]) for row in results.rows} == {("radam", 4)}
     assert results.document["corpus"]["name"] == "input.txt"
     page = (out / "report.html").read_text()
     assert "First seed of the default and the best hand-set warm-up." in page

@@ -117,13 +117,6 @@ def test_options_reach_their_optimizer_alone() -> None:
         CompareConfig(options={"lyon": {}}).points()
 
 
-def test_as_the_authors_keeps_the_cells_of_every_ablation_apart() -> None:
-    for name in ("target-loss", "variance", "schedule"):
-        config = sweep(f"paper/ablation-{name}")
-        theirs = dataclasses.replace(config, override={"as_the_authors": True})
-        assert len(theirs.points()) == len(config.points())
-
-
 def test_schedules_are_just_those_that_are_asked_for() -> None:
     config = CompareConfig(
         rates={"muon": [0.01]}, schedules=["untuned", "constant", "greedy", "wsd"], warmups=[], seeds=[0]

@@ -1,7 +1,7 @@
 import logging
 import shutil
+import tempfile
 import tracemalloc
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autowarm.lab.config import DataConfig, LabError
-from autowarm.lab.data import cache_folder, prepare, text, tokenise
+from autowarm.lab.data import cache_folder, prepare, text
 from autowarm.lab.data.text import read_documents
 
 VOCABULARY = 280
@@ -79,32 +79,20 @@ def test_the_embedded_corpus_is_there_and_bounded() -> None:
 
 
 @given(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=30), max_bytes=st.integers(1, 400))
-def test_documents_are_chosen_as_if_all_were_in_memory(sizes: list[int], max_bytes: int) -> None:
-    texts = [(f"{number}.txt", "é" * size) for number, size in enumerate(sizes)]
-    expected, total = [], 0
-    for name, document in sorted(texts, key=lambda item: text._hash("order " + item[0])):
-        total += len(document.encode())
-        if total > max_bytes and expected:
-            break
-        expected.append((name, document))
-    assert text._select(iter(texts), max_bytes) == expected
-
-
-def test_a_large_folder_is_not_held_in_memory() -> None:
-    size, count = 100_000, 300
-
-    def documents() -> Iterator[tuple[str, str]]:
-        for number in range(count):
-            yield f"{number}.txt", chr(97 + number % 26) * size
-
-    tracemalloc.start()
-    try:
-        chosen = text._select(documents(), 5 * size)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert len(chosen) == 5
-    assert peak < 12 * size
+def test_documents_are_chosen_in_the_order_of_their_hashes_until_one_does_not_fit(
+    sizes: list[int], max_bytes: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for number, size in enumerate(sizes):
+            Path(folder, f"{number}.txt").write_text("é" * size)
+        chosen = read_documents(DataConfig(corpus=folder, max_bytes=max_bytes))
+    expected: list[int] = []
+    for number in sorted(range(len(sizes)), key=lambda number: text._hash(f"order {number}.txt")):
+        if sizes[number]:
+            if expected and sum(2 * sizes[one] for one in [*expected, number]) > max_bytes:
+                break
+            expected.append(number)
+    assert chosen == [(f"{number}.txt", "é" * sizes[number]) for number in expected]
 
 
 def test_a_large_file_is_read_in_pieces_and_is_a_corpus_of_its_own(
@@ -113,19 +101,15 @@ def test_a_large_file_is_read_in_pieces_and_is_a_corpus_of_its_own(
     lines = [f"line {number} of a file that is too large\n" for number in range(250_000)]
     (tmp_path / "all.txt").write_text("".join(lines))
     size = (tmp_path / "all.txt").stat().st_size
-    read: list[str] = []
     tracemalloc.start()
     try:
-        for _, document in text.read_documents(DataConfig(corpus=str(tmp_path))):
-            read.append(document[:40] + document[-40:])
+        read = [document[:40] + document[-40:] for document in text.pieces_of(tmp_path / "all.txt", alone=True)]
         _, peak = tracemalloc.get_traced_memory()
-        streamed = "".join(row["text"] for row in tokenise.documents(tmp_path))
     finally:
         tracemalloc.stop()
     assert peak < 8 * text._LARGEST < size / 4
     assert 30 <= len(read) <= 66  # the only file is split finer
     assert all(document.startswith("line ") and document.endswith("large\n") for document in read)
-    assert streamed == "".join(lines)
     (tmp_path / "all.txt").write_text("".join(lines[:60]))
     monkeypatch.setattr(text, "_LARGEST", 100)
     parts = dict(text.read_documents(DataConfig(corpus=str(tmp_path))))
@@ -135,26 +119,14 @@ def test_a_large_file_is_read_in_pieces_and_is_a_corpus_of_its_own(
     assert len(corpus.train) > len(corpus.val) > 0
 
 
-def test_text_that_is_not_utf8_is_named_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(text, "_LARGEST", 4)
+def test_text_that_is_not_utf8_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a.txt").write_text("wait, été, été", encoding="latin-1")
-    (tmp_path / "b.txt").write_text("été \ufffd été")
+    (tmp_path / "b.TXT").write_text("été, été")
     with caplog.at_level(logging.WARNING):
         found = dict(read_documents(DataConfig(corpus=str(tmp_path))))
-    assert "".join(found.values()) == "wait, \ufffdt\ufffd, \ufffdt\ufffdété \ufffd été"
+    assert found == {"a.txt": "wait, \ufffdt\ufffd, \ufffdt\ufffd", "b.TXT": "été, été"}
     [message] = caplog.messages
-    assert message.startswith(f"{tmp_path / 'a.txt'} is not all UTF-8")
-
-
-def test_suffixes_may_be_in_capitals(tmp_path: Path) -> None:
-    import pyarrow as pa
-    from pyarrow.parquet import write_table
-
-    (tmp_path / "A.TXT").write_text("one")
-    write_table(pa.table({"text": ["two"]}), tmp_path / "B.Parquet")
-    assert list(read_documents(DataConfig(corpus=str(tmp_path)))) == [("A.TXT", "one"), ("B.Parquet/0", "two")]
+    assert message.startswith(f"{tmp_path / 'a.txt'} holds U+FFFD")
 
 
 def test_a_folder_that_is_too_small_is_named(tmp_path: Path) -> None:

@@ -13,17 +13,16 @@ from unittest import mock
 import pytest
 import yaml
 
-from autowarm.lab.analysis.summary import Summary, summarise
 from autowarm.lab.commands import main
-from autowarm.lab.config import CompareConfig, RunConfig, SweepConfig
+from autowarm.lab.config import SweepConfig
 from autowarm.lab.data import prepare, text
 from autowarm.lab.execution import engine, pool
 from autowarm.lab.execution.display import Display
-from autowarm.lab.execution.engine import Planned, execute, gather, longer, make, plan
+from autowarm.lab.execution.engine import execute, gather, make, plan
 from autowarm.lab.files import claim
 from autowarm.lab.training.loop import train
 
-from ..helpers import CELL, MODEL, row
+from ..helpers import MODEL
 from .comparison import words
 
 pytestmark = pytest.mark.usefixtures("jobs_here")
@@ -175,32 +174,3 @@ def test_a_run_that_another_process_makes_is_waited_for_and_its_result_is_taken(
         results = make(config, config.points(), Display())
     assert len(waits) == 1
     assert [row["val_loss"] for row in results.rows] == [1.25]
-
-
-@pytest.mark.parametrize(
-    ("warmups", "best", "added"), [(None, 80, [99]), (None, 40, []), ([0, 3, 20], 20, [40]), ([0], 0, [])]
-)
-def test_a_longer_warm_up_is_planned_only_where_the_longest_is_the_best(
-    tmp_path: Path, warmups: list[int | float] | None, best: int, added: list[int]
-) -> None:
-    """Runs are made up: the loss is least at `best` with one rate, and without a warm-up with the other."""
-    config = CompareConfig(run=RunConfig(steps=100), rates={"muon": [0.01, 0.02]}, warmups=warmups,
-                           schedules=["adaptive", "linear"])  # fmt: skip
-    planned = [Planned(point, point.name, tmp_path) for point in config.points()]
-
-    def summaries() -> list[Summary]:
-        rows = []
-        for run in (one.point.run for one in planned):
-            length, lr = run.schedule.warmup_steps, run.optimizer.lr
-            loss = 9.0 if length is None else abs(length - (best if lr == 0.01 else 0))
-            cell = {**CELL, "optimizer": "muon", "lr": lr}
-            rows.append(row(run.schedule.kind, length or 0, run.seed, loss, cell=cell))
-        return summarise(rows)
-
-    found = longer(planned, summaries())
-    assert [point.name for point in found] == [
-        f"muon-lr0.01-linear{length}-div10-seed{seed}" for length in added for seed in (0, 1)
-    ]
-    before = summaries()
-    planned += [Planned(point, point.name, tmp_path) for point in found]
-    assert longer(planned, before) == []  # nor again, where they failed

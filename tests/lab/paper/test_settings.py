@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from autowarm import Muon
-from autowarm.lab.config import LLAMA_124M, CalibrateConfig, ModelConfig, RunConfig, ScheduleConfig, SweepConfig
-from autowarm.lab.config.build import SCALES, build, presets, read_yaml
-from autowarm.lab.paper.costs import describe, forecast, memory
+from autowarm.lab.config import ModelConfig, RunConfig, ScheduleConfig, SweepConfig
+from autowarm.lab.config.build import SCALES, build, load_yaml, presets, read_yaml
+from autowarm.lab.paper.costs import describe
 from autowarm.lab.paper.settings import ASSUMPTION, EVERY, MAIN, SWIN, Setting, deviations
 from autowarm.lab.tasks.models import llama
 from autowarm.lab.training.loop import train
@@ -28,7 +28,6 @@ SWEEPS = [name for name in EXPERIMENTS if name.startswith("paper/")]
 TRAIN = list(presets("train"))
 SMOOTHNESS = [f"{scale}/smoothness" for scale in SCALES]
 # Beyond the paper: the benchmark's models and optimizers.
-BENCHMARK = [name for name in presets("sweep") if name.startswith("benchmark/")]
 # What an ablation varies is no deviation.
 VARIED = {
     "ablation-target-loss": {"schedule.target_loss"},
@@ -127,32 +126,29 @@ def test_the_loss_sets_the_next_updates_rate(run: RunConfig, tmp_path: Path) -> 
     assert [step["lr"] for step in steps] == pytest.approx(rates)
 
 
-@pytest.mark.parametrize("name", [*SWEEPS, *BENCHMARK, *TRAIN, "paper/smoothness"])
-def test_a_preset_of_paper_scale_has_the_papers_data_fits_80_gb_is_compiled_and_dry_runs(
-    name: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", [*SWEEPS, *TRAIN, "paper/smoothness"])
+def test_a_preset_of_paper_scale_has_the_papers_data_is_compiled_and_dry_runs(name: str, tmp_path: Path) -> None:
     for run, *_ in runs_of(name):
         assert run.engine.eval_every > 0
         if run.model.sees_images:
             assert run.data.images == "hfds/ILSVRC/imagenet-1k"
         else:
             assert run.data.corpus == "data/fineweb"
-            assert 1.2 * sum(memory(run).values()) < 80e9  # measured over arithmetic, see `memory`
-            assert forecast(run, 989e12).total > 0
             assert run.engine.compile == (name != "paper/smoothness")  # a probe is to see plain arithmetic
     for run in {(run.model, run.optimizer.name, run.batch_size): run for run, *_ in runs_of(name)}.values():
         text = "\n".join(describe(run, tmp_path))
         assert re.search(r"^parameters   [\d,]{10,}", text, re.MULTILINE)
-        for word in ("memory", "step", "evaluations", "checkpoints", "whole run"):
-            assert f"\n{word}" in text, (run.label, text)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["paper/warmup-sweep-124M", "paper/warmup-sweep-210M"])
 def test_a_sweep_as_the_authors_ran_it_is_still_the_papers(name: str) -> None:
+    authors = load_yaml(presets("train")["as-the-authors"].read_text(encoding="utf-8"))
     values, source = read_yaml(name)
     config = build(SweepConfig, values, str(source))
-    points = dataclasses.replace(config, override={"as_the_authors": True}).points()
+    points = dataclasses.replace(
+        config, override={"model": authors["model"], "data": authors["data"], "order": authors["order"]}
+    ).points()
     assert len(points) == len(config.points())
     for point in points:
         assert point.run.model.fused_qkv
@@ -166,20 +162,6 @@ def test_every_setting_belongs_to_a_run_of_a_preset() -> None:
         runs = [run for run, own in held if own is settings]
         for setting in settings:
             assert any(meets(run, setting, "paper") for run in runs), setting
-
-
-def test_the_calibration_preset_is_the_main_tables() -> None:
-    values, source = read_yaml("calibrate-124m")
-    config = build(CalibrateConfig, values, str(source))
-    run = RunConfig(steps=64_000, batch_size=32, model=dataclasses.replace(LLAMA_124M, init_scale=0.554))
-    chosen = {"target_loss": config.target_loss, "div": config.div, "sigma_f2": config.sigma_f2}
-    run = dataclasses.replace(
-        run,
-        schedule=dataclasses.replace(run.schedule, kind="paper", **chosen),
-        optimizer=dataclasses.replace(run.optimizer, name=config.optimizer, lr=config.lr),
-    )
-    keys = {key for key, _ in deviations(run, MAIN)}
-    assert not keys & {"optimizer.lr", *(f"schedule.{name}" for name in chosen)}
 
 
 def test_the_page_lists_every_setting() -> None:

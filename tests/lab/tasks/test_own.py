@@ -1,7 +1,6 @@
 """A user's own task in one run: what it may do, that it resumes to the bit, prepares once, and is known again."""
 
 import functools
-import importlib
 import random
 from collections import namedtuple
 from collections.abc import Callable, Iterator
@@ -15,15 +14,12 @@ import torch
 from torch import Tensor, nn
 from transformers import BatchEncoding
 
-from autowarm.lab.commands import main
-from autowarm.lab.config import EngineConfig, LabError, RunConfig
+from autowarm.lab.config import EngineConfig, RunConfig
 from autowarm.lab.processes import Interrupted
 from autowarm.lab.tasks import Task
-from autowarm.lab.tasks.fingerprint import fingerprint
-from autowarm.lab.tasks.own import load, pack
+from autowarm.lab.tasks.own import pack
 from autowarm.lab.training.loop import train
 
-from ..helpers import LINE
 from .own_runs import Line, config_of, run
 
 Pair = namedtuple("Pair", "x y")
@@ -197,71 +193,3 @@ def test_packing_leaves_the_task_as_it_was() -> None:
     task = Prepared()
     assert pack(task).sha256 == pack(task).sha256 == pack(Prepared()).sha256
     assert vars(task) == {}
-
-
-def shifted(decorate: Callable[[Any], Any], by: int) -> Any:
-    """A decorated function whose code differs by a number."""
-    found: dict[str, Any] = {"decorate": decorate, "__name__": "__main__"}
-    exec(f"@decorate\ndef shift(x):\n    return x + {by}\n", found)
-    return found["shift"]
-
-
-@pytest.mark.parametrize("decorate", [functools.cache, functools.lru_cache, functools.singledispatch, torch.no_grad()])
-def test_a_change_behind_a_decorator_is_seen(decorate: Callable[[Any], Any]) -> None:
-    one, same, other = (fingerprint(shifted(decorate, by)) for by in (1, 1, 2))
-    assert one == same != other
-
-
-def test_a_task_that_draws_as_it_is_made_is_known_again_and_leaves_the_generators(tmp_path: Path) -> None:
-    lines = "import numpy\nimport torch\nFIRST = numpy.random.rand(3)\nclass Teacher:\n    def __init__(self):\n"
-    (tmp_path / "teacher.py").write_text(f"{lines}        self.net, self.first = torch.nn.Linear(4, 2), FIRST\n")
-    before = torch.get_rng_state()
-    first, again = (load(f"{tmp_path / 'teacher.py'}:Teacher") for _ in range(2))
-    assert fingerprint(first) == fingerprint(again)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_run_ends_where_a_module_beside_the_task_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "beside_the_task.py").write_text("VERSION = 1\n")
-    importlib.import_module("beside_the_task")
-    own = pack(Line()).prepared(tmp_path)
-    assert train(config_of(own), tmp_path / "one", own=own)["val_loss"] > 0
-    (tmp_path / "beside_the_task.py").write_text("VERSION = 2\n")
-    with pytest.raises(LabError, match=r"beside_the_task\.py has changed since this command started: start it again"):
-        train(config_of(own), tmp_path / "two", own=own)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [lambda x: x.to_sparse(), lambda x: x.to_sparse_csr(), lambda x: torch.complex(x, x).conj()],
-    ids=["sparse", "compressed rows", "conjugated"],
-)  # fmt: skip
-def test_tensors_of_any_layout_are_known_again(values: Callable[[torch.Tensor], Any]) -> None:
-    some = torch.tensor([[0.0, 2.0], [3.0, 0.0]])
-    once, again, other = (fingerprint([values(x)]) for x in (some, some.clone(), 2 * some))
-    assert once == again != other
-
-
-NEW_AT_EACH_START = f"""{LINE}
-    defaults = {{"rates": {{"adamw": [0.1]}}, "run": {{"steps": 2}}, "warmups": [0], "seeds": [0]}}
-
-    def __init__(self):
-        self.started, self.width = time.time_ns(), 8
-"""
-
-
-@pytest.mark.usefixtures("jobs_here")
-def test_what_is_new_in_a_task_at_each_start_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("task.py").write_text(NEW_AT_EACH_START)
-    for _ in range(2):
-        assert main(["compare", "--task", "task.py:Line", "--schedules=linear", "--out", "out"]) == 0
-    assert capsys.readouterr().out.count("the task is new: started had other values at the last start") == 1
-    statuses = [main(["train", "--task", "task.py:Line", "--out", "one", "--schedule=constant"]) for _ in range(2)]
-    assert statuses == [0, 1]
-    said = capsys.readouterr().err
-    assert "task.started: " in said
-    assert "task.width" not in said

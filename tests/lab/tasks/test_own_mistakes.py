@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import autowarm
 from autowarm.lab.config import LabError, UsageError
 from autowarm.lab.tasks.blame import blamed
 from autowarm.lab.tasks.own import load, pack
@@ -28,29 +29,26 @@ DRAW, SCORES = "yield torch.randn(16, 4)", "    def scores(self, model, batch):\
 SEVENTH = "        self.n = getattr(self, 'n', 0) + model.training\n        1 / (self.n - 7)\n"
 VALIDATION = "return [torch.randn(32, 4)]"
 MISTAKES = {
-    "loss is not scalar": (SQUARE, "square()", ":8: loss() must return a one-element tensor, got a tensor of shape"),
-    "loss is detached": (SQUARE, "square().mean().detach()", ":8: loss() returned a tensor without a gradient"),
-    "loss is a number": (SQUARE, "square().mean().item()", ":8: loss() must return a one-element tensor, got a float"),
-    "loss is nothing": (LOSS, LOSS.replace("return ", ""), ":8: loss() must return a one-element tensor, got a None"),
-    "exception in loss": (LOSS, SEVENTH + LOSS, ":10: in loss at update 7: ZeroDivisionError: division by zero"),
-    "sys.exit": (LOSS, f"        raise SystemExit('enough')\n{LOSS}", ":9: in loss of a validation batch: SystemExit"),
-    "exception in forward": ("Linear(4, 1)", "Linear(5, 1)", ":9: in loss of a validation batch: RuntimeError"),
+    "loss is not scalar": (SQUARE, "square()", ": loss() must return a one-element tensor, got a tensor of shape"),
+    "loss is detached": (SQUARE, "square().mean().detach()", ": loss() returned a tensor without a gradient"),
+    "loss is a number": (SQUARE, "square().mean().item()", ": loss() must return a one-element tensor, got a float"),
+    "loss is nothing": (LOSS, LOSS.replace("return ", ""), ": loss() must return a one-element tensor, got a None"),
+    "exception in loss": (LOSS, SEVENTH + LOSS, ":10: ZeroDivisionError: division by zero"),
+    "sys.exit": (LOSS, f"        raise SystemExit('enough')\n{LOSS}", ":9: SystemExit"),
+    "exception in forward": ("Linear(4, 1)", "Linear(5, 1)", ":9: RuntimeError"),
     "exception in backward": (SQUARE, f"{SQUARE} * Broken.apply(model(batch)).mean()",
-                              ":18: in training: RuntimeError: no way back"),
-    "exception in model": (LINEAR, LINEAR.replace("1)", "'x')"), ":4: in model: TypeError"),
-    "model is a class": (LINEAR, "return torch.nn.Linear", ":3: model() must return a torch.nn.Module, got a type"),
+                              ":18: RuntimeError: no way back"),
+    "exception in model": (LINEAR, LINEAR.replace("1)", "'x')"), ":4: TypeError"),
+    "model is a class": (LINEAR, "return torch.nn.Linear", ": model() must return a torch.nn.Module, got a type"),
     "too few batches": (
         "while True", "for _ in range(7)",
-        ":5: batches() ended after 7 batches and the run has 12 updates: repeat them, or make fewer",
+        ": batches() ended after 7 batches and the run has 12 updates: repeat them, or make fewer",
     ),
-    "exception in batches": (DRAW, "yield torch.randn(16, '4')", ":7: in batches at update 1: TypeError"),
-    "no validation": (VALIDATION, "return []", ":10: validation() gave no batch: it needs one or more"),
-    "exception in validation": (VALIDATION, "return open('nowhere')", ":11: in validation: FileNotFoundError"),
+    "exception in batches": (DRAW, "yield torch.randn(16, '4')", ":7: TypeError"),
+    "no validation": (VALIDATION, "return []", ": validation() gave no batch: it needs one or more"),
+    "exception in validation": (VALIDATION, "return open('nowhere')", ":11: FileNotFoundError"),
     "scores are lists": ("    def validation", f"{SCORES}    def validation",
-                         ":10: scores() must return a number for each name, got 'a': a tensor of shape (2,)"),
-    # These go wrong in the call, so no line of the file is at fault by itself.
-    "batches takes no seed": ("batches(self, seed)", "batches(self)", ": in batches: TypeError: Task.batches() takes"),
-    "validation is None": (VALIDATION, "pass", ": in validation: TypeError: 'NoneType' object is not iterable"),
+                         ": scores() must return a number for each name, got 'a': a tensor of shape (2,)"),
 }  # fmt: skip
 ENDING = """class Broken(torch.autograd.Function):
     @staticmethod
@@ -82,18 +80,18 @@ def mine(optimizer: str) -> str:
 
 
 FILES = {
-    "import": ("import nothing_of_this_name", "task.py:1: while loading: ModuleNotFoundError"),
-    "syntax": ("x = 1\ndef f(:\n", "task.py:2: while loading: SyntaxError"),
-    "exit": ("import sys\nsys.exit(3)\n", "task.py:2: while loading: SystemExit: 3"),
-    "constructor": ("class Task:\n    def __init__(self):\n        self.x = y\n", "task.py:3: in Task(): NameError"),
-    "method missing": (BEGINNING.replace("def loss", "def lost"), "task.py:2: the task Task has no loss()"),
+    "import": ("import nothing_of_this_name", "task.py:1: ModuleNotFoundError"),
+    "syntax": ("x = 1\ndef f(:\n", "task.py:2: SyntaxError"),
+    "exit": ("import sys\nsys.exit(3)\n", "task.py:2: SystemExit: 3"),
+    "constructor": ("class Task:\n    def __init__(self):\n        self.x = y\n", "task.py:3: NameError"),
+    "method missing": (BEGINNING.replace("def loss", "def lost"), "the task Task has no loss()"),
     "attribute": (f"import threading\n{BEGINNING}    lock = threading.Lock()\n",
-                  "task.py:3: the task Task cannot be sent to other processes"),
+                  "the task Task cannot be sent to other processes"),
     "prepare": (f"{BEGINNING}    def prepare(self, folder):\n        (folder / 'x' / 'y').write_text('')\n",
-                "task.py:13: in prepare: FileNotFoundError"),
-    "an optimizer raises": (mine("lambda model, lr: 1 / 0"), "task.py:12: in optimizers['mine']: ZeroDivisionError"),
-    "an optimizer is none": (mine("lambda model, lr: None"), "task.py:12: optimizers['mine'] must return a torch.o"),
-    "optimizers are names": (mine("'SGD'"), "task.py:2: optimizers of the task Task must map names to functions"),
+                "task.py:13: FileNotFoundError"),
+    "an optimizer raises": (mine("lambda model, lr: 1 / 0"), "task.py:12: ZeroDivisionError"),
+    "an optimizer is none": (mine("lambda model, lr: None"), "task.py: optimizers['mine'] must return a torch.o"),
+    "optimizers are names": (mine("'SGD'"), "optimizers of the task Task must map names to functions"),
 }  # fmt: skip
 
 
@@ -121,8 +119,25 @@ def test_a_class_where_an_object_is_needed() -> None:
         pack(Line)
 
 
-def test_a_fault_of_the_disk_is_not_the_tasks() -> None:
-    with pytest.raises(OSError, match="no space left"), blamed("/somewhere/task.py", "in training"):
-        raise OSError("no space left on device")
-    with pytest.raises(LabError, match="test_own_mistakes.py.*FileNotFoundError"), blamed(__file__, "in loss"):
+NOT_THE_TASKS = {
+    "the disk": OSError("no space left on device"), "our own code": AssertionError("no such group"),
+    "an early end": SystemExit(3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_THE_TASKS)
+def test_a_fault_outside_the_users_code_is_not_the_tasks(name: str) -> None:
+    with pytest.raises(type(NOT_THE_TASKS[name])) as caught, blamed("/somewhere/task.py"):
+        raise NOT_THE_TASKS[name]
+    assert caught.value is NOT_THE_TASKS[name]
+
+
+def test_a_fault_below_the_users_code_names_its_last_line_there() -> None:
+    with pytest.raises(LabError, match=r"test_own_mistakes\.py:\d+: FileNotFoundError"), blamed(__file__):
         (Path(__file__).parent / "nowhere").read_text()
+
+
+def test_a_fault_of_ours_is_not_a_task_s_that_lies_above_our_code() -> None:
+    above = Path(autowarm.__file__).parents[1] / "task.py"
+    with pytest.raises(ValueError, match="radius must"), blamed(str(above)):
+        autowarm.geometry.Spectral(radius=-1)

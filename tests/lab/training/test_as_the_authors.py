@@ -1,4 +1,4 @@
-"""The switch `as_the_authors`: whole runs against trajectories written from the formulas."""
+"""The preset `as-the-authors`: whole runs against trajectories written from the formulas."""
 
 import dataclasses
 import math
@@ -10,17 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from autowarm.lab.config import LLAMA_124M, LabError, OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.config import OptimizerConfig, RunConfig, ScheduleConfig
+from autowarm.lab.config.build import load_yaml, parse, presets
 from autowarm.lab.data.batches import permutation
+from autowarm.lab.paper.settings import MAIN, deviations
 from autowarm.lab.tasks import make_task
 from autowarm.lab.training.loop import train
-from autowarm.lab.training.metrics import read_metrics
-from autowarm.lab.training.schedules import authors_peak_gap
 from autowarm.lab.training.setup import Setup
-from autowarm.optim import geometry_of, kappa_of
 
-from ..helpers import ALONE, resumed
+from ..helpers import ALONE
 
+AUTHORS = load_yaml(presets("train")["as-the-authors"].read_text(encoding="utf-8"))
+SEEDED = {"nesterov": True, "momentum_init": "weights"}
 BETA1, BETA2, EPS = 0.8, 0.999, 1e-8
 LR, DECAY, BETA = 0.02, 0.1, 0.9
 
@@ -28,7 +29,9 @@ LR, DECAY, BETA = 0.02, 0.1, 0.9
 @pytest.fixture
 def theirs(run: RunConfig) -> RunConfig:
     exact = dataclasses.replace(run.engine, precision="float64")
-    return dataclasses.replace(run, as_the_authors=True, engine=exact, model=dataclasses.replace(run.model, layers=2))
+    model = dataclasses.replace(run.model, layers=2, **AUTHORS["model"])
+    data, order = dataclasses.replace(run.data, **AUTHORS["data"]), AUTHORS["order"]
+    return dataclasses.replace(run, engine=exact, model=model, data=data, order=order, whole_validation=True)
 
 
 def with_optimizer(run: RunConfig, name: str, **options: Any) -> RunConfig:
@@ -79,9 +82,9 @@ def follow(run: RunConfig, formula: Any, named: str, sign: float = 1.0) -> float
 @pytest.mark.parametrize(
     ("optimizer", "options", "formula", "named"),
     [
-        ("normsgd", {"momentum": BETA}, momentum(lambda way: way / (way.norm() + EPS)), ""),
-        ("signsgd", {"momentum": BETA}, momentum(torch.sign), ""),
-        ("muon", {"adamw_betas": [BETA1, BETA2]}, adamw, "norm"),
+        ("normsgd", SEEDED | {"momentum": BETA}, momentum(lambda way: way / (way.norm() + EPS)), ""),
+        ("signsgd", SEEDED | {"momentum": BETA}, momentum(torch.sign), ""),
+        ("muon", AUTHORS["optimizer"]["options"] | {"adamw_betas": [BETA1, BETA2]}, adamw, "norm"),
     ],
 )
 def test_updates_are_those_of_the_formulas(
@@ -107,42 +110,14 @@ def test_the_last_evaluation_sees_the_whole_validation_part(theirs: RunConfig, t
     whole = list(task.validation(slice(None), whole=True))
     assert len(whole) == (len(task.made.data.val) - 1) // theirs.model.seq_len // theirs.batch_size > 1
     result = train(theirs, tmp_path / "whole")
-    few = train(dataclasses.replace(theirs, as_the_authors=False, whole_validation=False), tmp_path / "few")
-    assert result["train_loss"] == few["train_loss"]  # what the switch has set stays set
+    few = train(dataclasses.replace(theirs, whole_validation=False), tmp_path / "few")
+    assert result["train_loss"] == few["train_loss"]
     assert result["val_loss"] != few["val_loss"]
 
 
-def test_the_switch_is_calibrated_by_the_authors_quadrature(theirs: RunConfig, tmp_path: Any) -> None:
-    """From the first batch's loss, also in a run that is resumed; another σ_F² is another Δ'."""
-    theirs = dataclasses.replace(theirs, optimizer=OptimizerConfig("muon", 1e-3), steps=6, checkpoint_every=2)
-    losses, gaps = [], []
-    for sigma_f2 in (1e3, 1e5):
-        schedule = ScheduleConfig(kind="paper", target_loss=0.5, sigma_f2=sigma_f2)
-        folder = tmp_path / f"{sigma_f2:g}"
-        run = dataclasses.replace(theirs, schedule=schedule)
-        resumed(run, folder, *([3] if sigma_f2 == 1e3 else []))
-        first = read_metrics(folder)[0]
-        losses.append(first["loss"])
-        gaps.append(first["autowarm/peak_gap"])
-        kappa = kappa_of(optimizer := Setup(make_task(run), ALONE).optimizer, geometry_of(optimizer))
-        assert gaps[-1] == authors_peak_gap(losses[-1] - 0.5, lr=1e-3, div=100.0, kappa=kappa, sigma_f2=sigma_f2)
-    assert losses[0] == losses[1]
-    assert gaps[0] != gaps[1]
-
-
-def test_what_is_given_is_kept() -> None:
-    schedule = ScheduleConfig(kind="paper", target_loss=3.3)
-    run = RunConfig(model=LLAMA_124M, schedule=schedule, as_the_authors=True)
-    assert run.schedule.peak_gap is None
+def test_the_preset_is_a_run_of_the_papers() -> None:
+    run = parse(["--config", "as-the-authors"], RunConfig, "train", "")
+    assert run.schedule == ScheduleConfig(kind="paper", target_loss=3.3)
     assert (run.model.scaled_residual, run.model.norm_eps, run.model.fused_qkv) == (True, 1e-5, True)
-    assert run.optimizer.options == {"nesterov": True, "method": "newton-schulz", "adamw_eps_hat": True}
-    assert run.order == 1337
-    given = dataclasses.replace(schedule, peak_gap=2.0)
-    kept = dataclasses.replace(run, schedule=given, order=5, optimizer=OptimizerConfig(options={"nesterov": False}))
-    assert kept.schedule.peak_gap == 2.0
-    assert kept.order == 5
-    assert not kept.optimizer.options["nesterov"]
-    hand = dataclasses.replace(run, schedule=ScheduleConfig(kind="linear", warmup_steps=10))
-    assert hand.schedule.warmup == "cosine"
-    with pytest.raises((ValueError, LabError), match="as_the_authors is of a llama on text"):
-        RunConfig(task="mlp", as_the_authors=True)
+    assert run.optimizer.options["adamw_eps_hat"]
+    assert deviations(run, MAIN) == []

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from autowarm.optim import partition
-from studies.trained_weights.packages import Unfilled
+from tests.families import Unfilled
 
 TABLE = Path(__file__).with_name("families.txt")
 COLUMNS = ("matrices", "depthwise", "stacks", "heads", "embeddings", "vectors", "transposed")

@@ -129,7 +129,7 @@ def _cosine_with_warm_up(optimizer: torch.optim.Optimizer, steps: int) -> Any:
     return lr_scheduler.LambdaLR(optimizer, factor)
 
 
-# One computes each rate from the peak, one from the last one, and one writes momenta as well; `studies.recovery.lives`
+# One computes each rate from the peak, one from the last one, and one writes momenta as well; `lives`
 # has others.
 SCHEDULES: dict[str, Callable[[Any, int], Any]] = {
     "none": lambda optimizer, steps: None,

@@ -1,9 +1,8 @@
 """Shows replays of past runs: a table for the terminal, numbers for JSON, a figure, and a self-contained HTML page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -12,7 +11,7 @@ from rich.text import Text
 from autowarm.logs import Reading, Replay
 from autowarm.plotting import styled
 
-from .figures import axes_of, encoded, grid_of
+from .figures import encoded, grid_of
 from .report import data_uri, rendered
 
 HEADINGS = ("run", "updates", "warm-up used", "as recorded", "closed loop")
@@ -75,17 +74,6 @@ def figure(replays: Sequence[Replay]) -> Figure:
         axes[1].sharex(axes[0])
         replay.plot(axes)
         axes[0].set_title(replay.log.name, parse_math=False)
-    return drawn
-
-
-@styled
-def planned(readings: Mapping[str, Reading], lr: float) -> Figure:
-    """Draw the rates of each reading, by label, for this peak rate."""
-    drawn, [axes] = axes_of(width=7.2, height=3.2)
-    for (label, reading), line in zip(readings.items(), ("-", "--", "-.", ":"), strict=False):
-        axes.plot(np.arange(1, len(reading.rates) + 1), lr * reading.rates, line, label=label)
-    axes.set(xlabel="update", ylabel="learning rate", xlim=(0, len(reading.rates)), ylim=(0, None))
-    axes.legend(title="the loss ends the warm-up", loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return drawn
 
 

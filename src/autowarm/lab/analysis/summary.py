@@ -205,7 +205,9 @@ def headline(summaries: Sequence[Summary]) -> str:
     if not compared:
         return "Warm-ups side by side"
     if all(len(summary.seeds) == 1 for summary in compared):
-        sentences = ["One seed decides nothing: run four, as with --seeds 0,1,2,3, to compare the default with others"]
+        sentences = [
+            "One seed decides nothing: run four, as with --seeds [0,1,2,3], to compare the default with others"
+        ]
     else:
         sentences = [f"{_amount(compared)} {_lengths(compared)}"]
         if costs := [number(one.worst) for one in sorted(compared, key=lambda one: one.worst or 0) if one.worst]:

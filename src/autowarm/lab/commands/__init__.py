@@ -20,15 +20,11 @@ from ..processes import Interrupted
 COMMANDS = {
     "compare": "compare adaptive with hand-set warm-ups, on the lab's task or your own (--task FILE.py:NAME)",
     "train": "train one run, in its own folder, on the lab's task or your own",
-    "calibrate": "show the schedule before any training: κ, Δ', the loss at which the warm-up ends, plots",
-    "plan": "--steps T --lr LR: show the rates of a run before you make it",
     "replay": "FILE…: show where the warm-up of your past runs would have ended, from their logs",
-    "find-rate": "suggest a peak rate by a range test, on the lab's task or your own",
     "sweep": "make the runs of a grid, each once, on this machine or a Ray cluster, and report them",
     "smoothness": "measure curvature over the gap along a run of each optimizer, with fits and figures",
     "figure": "NAME: make a figure or table of the paper, or all; figure --list names them with their costs",
     "report": "FOLDER: make the table, the figures and the report of a comparison or a sweep again",
-    "data": "KIND: make or check token shards: data fineweb, data folder PATH, data check FOLDER",
 }
 USAGE = """\
 usage: autowarm COMMAND [options]
@@ -37,7 +33,7 @@ Learning-rate warm-up that sets itself, for norm-constrained optimizers.
 
 commands:
 {}
-`autowarm COMMAND --help` lists a command's main options, `--help-all` every one.
+`autowarm COMMAND --help` lists a command's options.
 """.format("".join(f"  {name:<11} {about}\n" for name, about in COMMANDS.items()))
 
 
@@ -60,8 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(__version__)
         return 0
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    if argv[0] != "data":
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
         if odd := [word for word in (*argv, os.getcwd()) if re.search("[\udc80-\udcff]", word)]:  # bytes, unread
             encoding = sys.getfilesystemencoding()

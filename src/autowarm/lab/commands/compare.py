@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import CompareConfig, LabError
-from ..config.build import build, leaves, merged, nested, parse, plain, take_task
+from ..config import CompareConfig
+from ..config.build import build, merged, nested, parse, plain, take_task
 from .report import complain, show
 
 if TYPE_CHECKING:
@@ -14,19 +14,12 @@ if TYPE_CHECKING:
     from ..tasks.own import PackedTask
 
 
-_SHOWN = ("out", "seeds", "workers", "rates", "schedules", "warmups", "run.steps", "run.batch_size",
-          "run.schedule.target_loss", "run.clip", "run.optimizer.weight_decay", "run.model.layers", "run.model.width",
-          "run.data.corpus")  # fmt: skip
-_SET_HERE = {"run.seed": "seeds", "run.optimizer.name": "rates", "run.optimizer.lr": "rates",
-             "run.schedule.kind": "schedules", "run.schedule.warmup_steps": "warmups"}  # fmt: skip
-
-
 def run(argv: list[str]) -> int:
     """Compare the adaptive warm-up with hand-set ones, and show what came out."""
     about = "Compare the adaptive warm-up with hand-set ones. If interrupted, run the same command to continue."
     config, own = asked(argv, "compare", about, preset="demo")
     if len(config.seeds) == 1:
-        print(f"one seed, {config.seeds[0]}, decides nothing: for four seeds give --seeds 0,1,2,3")
+        print(f"one seed, {config.seeds[0]}, decides nothing: for four seeds give --seeds [0,1,2,3]")
     points = config.points()
 
     from ..execution.engine import made
@@ -45,8 +38,7 @@ def asked(
     also = {"--task": "your own task, FILE.py:NAME, or a small one of the lab; see docs/training.md"}
 
     def parsed(preset: str | None, values: Mapping[str, Any]) -> CompareConfig:
-        return parse(argv, CompareConfig, command, about, preset=preset, defaults=values, shown=_SHOWN, also=also,
-                     instead=_SET_HERE)  # fmt: skip
+        return parse(argv, CompareConfig, command, about, preset=preset, defaults=values, also=also)
 
     if place is None:
         return parsed(None if "--run.task" in argv else preset, nested(usual or {})), None
@@ -83,7 +75,7 @@ def compare(
         seeds: each run is repeated with every seed; one decides nothing.
         schedules: names of `autowarm.lab.registry.SCHEDULES`; "linear" is the hand-set one.
         warmups: hand-set warm-up lengths: whole numbers are updates, floats below 1.0 shares of the run. By default
-            0, 5, 10, 20, 40 and 80% of the run and, where the longest is the best, longer ones.
+            0, 5, 10, 20, 40 and 80% of the run.
         out: folder of the results; "runs/compare" by default.
         more: any other key of `autowarm.lab.config.CompareConfig`, such as ``workers=1`` or ``run={"clip": 1.0}``.
 
@@ -100,9 +92,6 @@ def compare(
     given = {"rates": rates, "run.steps": steps, "seeds": seeds, "schedules": schedules, "warmups": warmups,
              "out": None if out is None else str(out)}  # fmt: skip
     chosen = {key: plain(value) for key, value in given.items() if value is not None}
-    for key in leaves(nested(plain(more)), CompareConfig, "compare"):
-        if key in _SET_HERE:
-            raise LabError(f"compare: {key} has no effect here: give {_SET_HERE[key]}")
     values = merged(defaults(task), merged(nested(plain(more)), nested(chosen)))
     if rates is not None:
         values["rates"] = chosen["rates"]  # replace the task's own rates instead of adding to them

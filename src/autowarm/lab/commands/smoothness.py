@@ -6,7 +6,6 @@ from ..config import CompareConfig, LabError, SweepConfig
 from ..config.build import parse
 from .compare import asked
 from .report import complain, show
-from .sweep import SHOWN
 
 # Of a task, which brings no sweep of its own: a run of each optimizer, whose warm-up is a tenth of it.
 _OF_A_TASK: dict[str, Any] = {"schedules": ["linear"], "warmups": [0.1], "seeds": [0], "run.engine.curvature_every": 1}
@@ -21,7 +20,7 @@ def run(argv: list[str]) -> int:
         config, own = asked(argv, "smoothness", about, usual={**_OF_A_TASK, "out": "runs/smoothness"})
     else:
         also = {"--task": "a small task of the lab, or your own, FILE.py:NAME; then options are those of compare"}
-        config, own = parse(argv, SweepConfig, "smoothness", about, preset="tiny/smoothness", shown=SHOWN, also=also,
+        config, own = parse(argv, SweepConfig, "smoothness", about, preset="tiny/smoothness", also=also,
                             defaults={"out": "runs/smoothness"}), None  # fmt: skip
     points = config.points()
 

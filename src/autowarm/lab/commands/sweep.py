@@ -4,13 +4,11 @@ from ..config import SweepConfig
 from ..config.build import parse
 from .report import complain, show
 
-SHOWN = ("out", "seeds", "workers", "base", "cells", "grid", "override", "only", "store", "engine", "address")
-
 
 def run(argv: list[str]) -> int:
     """Make the runs of a grid, each once, and show what came out."""
     about = "Make the runs of a grid, each once. If interrupted, the same command continues where it stopped."
-    config = parse(argv, SweepConfig, "sweep", about, shown=SHOWN)
+    config = parse(argv, SweepConfig, "sweep", about)
     points = config.points()
 
     from ..execution.engine import made

@@ -14,11 +14,6 @@ from ..files import claim, free
 from ..processes import Interrupted, Stop
 from ..registry import FOLLOWED, SCHEDULES, either
 
-_SHOWN = ("task", "steps", "batch_size", "seed", "clip", "checkpoint_every", "optimizer.name", "optimizer.lr",
-          "optimizer.weight_decay", "schedule.kind", "schedule.warmup_steps", "schedule.target_loss", "schedule.decay",
-          "model.name", "model.layers", "model.width", "data.corpus", "engine.precision", "engine.parallel",
-          "engine.wandb")  # fmt: skip
-
 
 def run(argv: list[str]) -> int:
     """One run."""
@@ -28,7 +23,7 @@ def run(argv: list[str]) -> int:
     about = "Train one run. Its folder receives the config, metrics, TensorBoard events and weights."
     also = {"--out": "folder of the run (default: runs/LABEL)",
             "--resume-from": "begin with this checkpoint of another run, which may have had a higher rate",
-            "--dry-run": "say what the run would need and take, and make nothing"}  # fmt: skip
+            "--dry-run": "say what is known of the run, and make nothing"}  # fmt: skip
     place, argv = take_task(argv)
     own, usual = None, {}
     if place is not None:
@@ -39,7 +34,7 @@ def run(argv: list[str]) -> int:
         optimizer = next(({"name": name, "lr": lr} for name, rates in values["rates"].items() for lr in rates), {})
         usual = merged({"optimizer": optimizer}, values["run"]) | {"task": own.key}
     key = None if own is None else own.key
-    config = parse(argv, RunConfig, "train", about, shown=_SHOWN, also=also, defaults=usual, own=key)
+    config = parse(argv, RunConfig, "train", about, also=also, defaults=usual, own=key)
     if own is not None:
         own.check_optimizers({config.optimizer.name: config.optimizer.options}, "optimizer.name")
         config = dataclasses.replace(config, task=own.key)  # whatever a config file says of it

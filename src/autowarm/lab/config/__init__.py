@@ -1,12 +1,12 @@
 """Configs as frozen dataclasses, and how YAML and command lines become configs. Imports no torch.
 
 - `runs`: one run.
-- `plans`: many runs: a comparison, a sweep; also a range test, figures, and a calibration.
+- `plans`: many runs: a comparison, a sweep, figures.
 - `build`: makes a config from YAML, presets and command-line words.
 """
 
 from ..errors import LabError, UsageError, differences, nearest, printable, require
-from .plans import CalibrateConfig, CompareConfig, FigureConfig, FindRateConfig, Plan, Point, SweepConfig, Where
+from .plans import CompareConfig, FigureConfig, Plan, Point, SweepConfig, Where
 from .runs import (
     LLAMA_124M,
     LLAMA_210M,
@@ -19,7 +19,7 @@ from .runs import (
 )
 
 __all__ = [
-    "LLAMA_124M", "LLAMA_210M", "CalibrateConfig", "CompareConfig", "DataConfig", "EngineConfig", "FigureConfig",
-    "FindRateConfig", "LabError", "ModelConfig", "OptimizerConfig", "Plan", "Point", "RunConfig", "ScheduleConfig",
+    "LLAMA_124M", "LLAMA_210M", "CompareConfig", "DataConfig", "EngineConfig", "FigureConfig",
+    "LabError", "ModelConfig", "OptimizerConfig", "Plan", "Point", "RunConfig", "ScheduleConfig",
     "SweepConfig", "UsageError", "Where", "differences", "nearest", "printable", "require",
 ]  # fmt: skip

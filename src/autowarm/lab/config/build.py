@@ -7,6 +7,7 @@ what is wrong, suggests keys that are meant, and prints the help.
 import argparse
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,7 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
           list[int | float]: "a list of numbers", list[dict[str, Any]]: "a list of mappings",
           dict[str, Any]: "keys and values"}  # fmt: skip
 _LONGEST = 100  # letters of a wrong value in a message
+_MOST = 100_000  # values of a config file
 
 
 class Parser(argparse.ArgumentParser):
@@ -43,9 +45,7 @@ def parse(
     preset: str | None = None,
     defaults: Mapping[str, Any] | None = None,
     positional: str | None = None,
-    shown: Sequence[str] = (),
     also: Mapping[str, str] | None = None,
-    instead: Mapping[str, str] | None = None,
     own: str | None = None,
 ) -> _Config:
     """Build a config from the words after a command, whose name is also the folder of its presets.
@@ -54,10 +54,7 @@ def parse(
         preset: the preset to use without `--config`.
         defaults: values of nested keys that a file or preset does not set.
         positional: the key that the first word sets if it is not an option.
-        shown: the keys that `--help` lists with their description's first sentence; empty for all. `--help-all` lists
-            every key with its full description.
         also: the command's other options, which are not keys, and their help texts.
-        instead: keys that have no effect because the command sets them itself, each with the key to give instead.
         own: the key of a user's task, which `defaults` name; a file or a word may name none.
 
     Raises:
@@ -74,24 +71,20 @@ def parse(
             values, source = merged(values, nested(found)), str(path)
         flat = leaves(values, config_class, source)
         converted(flat, config_class, source)
-        if {"-h", "--help", "--help-all"} & set(words):
+        if {"-h", "--help"} & set(words):
             usage = f"autowarm {command} {f'[{positional.upper()}] ' if positional else ''}[--KEY VALUE ...]"
-            _print_help(
-                f"usage: {usage}\n\n{about}\n", config_class, flat, also, () if "--help-all" in words else shown
-            )
+            _print_help(f"usage: {usage}\n\n{about}\n", config_class, flat, also)
             raise SystemExit(0)
-        _read_words(words, config_class, flat, also, instead or {})
+        _read_words(words, config_class, flat, also)
         return build(config_class, flat, "", own)
     except (LabError, ValueError, TypeError, yaml.YAMLError) as error:
         raise UsageError(" ".join(str(error).split())) from None
 
 
-def _read_words(
-    words: Iterable[str], config_class: type, flat: dict[str, Any], also: Iterable[str], instead: Mapping[str, str]
-) -> None:
+def _read_words(words: Iterable[str], config_class: type, flat: dict[str, Any], also: Iterable[str]) -> None:
     """Enter the value of each option by its dotted key. Text stays text, which jsonargparse reads as the key's type.
 
-    A section with a name or a kind may be given by it, as in ``--optimizer muon``, and a list without its brackets.
+    A section with a name or a kind may be given by it, as in ``--optimizer muon``.
     """
     known, words = known_keys(config_class), iter(words)
     for word in words:
@@ -108,14 +101,9 @@ def _read_words(
         if kind is None:
             options = {*known, *(name.removeprefix("--") for name in also)}
             said = "" if value is None else f", given {_short(value)}"
-            raise LabError(f"unknown option --{key}{said}; {_nearest_key(key, options, instead)}")
-        if key in instead:
-            raise LabError(f"--{key} has no effect here: give --{instead[key]}")
+            raise LabError(f"unknown option --{key}{said}; {_nearest_key(key, options)}")
         if value is None or (value.startswith("--") and not given):
             raise LabError(f"--{key} needs a value: {_wanted(kind)}")
-        kinds = (kind, *get_args(kind)) if get_origin(kind) is not dict else ()
-        if any(get_origin(one) is list for one in kinds) and re.match(r"(?!null$)[^[{]", value):
-            value = f"[{value}]"
         if dataclasses.is_dataclass(kind):
             flat |= leaves(load_yaml(value), kind, f"--{key}", f"{key}.")
         elif key in known:
@@ -125,12 +113,8 @@ def _read_words(
             flat[parent] = {**(load_yaml(entries) if isinstance(entries, str) else entries), name: load_yaml(value)}
 
 
-def _nearest_key(key: str, known: Iterable[str], instead: Mapping[str, str]) -> str:
+def _nearest_key(key: str, known: Iterable[str]) -> str:
     """Suggest a known option for an unknown one, such as run.steps for steps."""
-    for name, other in instead.items():
-        if key in name.split(".")[-2:]:
-            return f"did you mean {other!r}?"
-    known = [name for name in known if name not in instead]
     section, _, name = key.rpartition(".")
     if f"{key.removesuffix(name)}options" in known and section.endswith("schedule"):
         return f"arguments of AdaptiveWarmup go into --{section}.options, as in --{section}.options '{{{name}: VALUE}}'"
@@ -262,24 +246,19 @@ def _reader(config_class: Any) -> Any:
     return reader
 
 
-def _print_help(
-    about: str, config_class: type, flat: Mapping[str, Any], also: Mapping[str, str], shown: Sequence[str]
-) -> None:
-    """Print the keys in ``shown`` with their description's first sentence; if it is empty, all keys in full."""
+def _print_help(about: str, config_class: type, flat: Mapping[str, Any], also: Mapping[str, str]) -> None:
+    """Print every key with its description, its type and the default that applies."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    reader, rows = _reader(config_class), {**also, "--help-all": "every option, with its type and full description"}
+    reader, rows = _reader(config_class), dict(also)
     helps = {action.dest: " ".join((action.help or "").split()) for action in reader._actions}
     for key, kind in known_keys(config_class).items():
-        if dataclasses.is_dataclass(kind) or (shown and key not in shown):
-            continue
-        default = flat.get(key, reader.get_default(key))
-        notes = [] if shown else [_wanted(kind)]
-        notes += [] if default in (None, "", [], {}) else [f"default: {default}"]
-        text = re.split(r"[.;] ", helps[key])[0] if shown else helps[key]
-        rows[f"--{key}"] = text.removesuffix(".") + f" ({', '.join(notes)})" * bool(notes)
+        if not dataclasses.is_dataclass(kind):
+            default = flat.get(key, reader.get_default(key))
+            notes = [_wanted(kind), *([] if default in (None, "", [], {}) else [f"default: {default}"])]
+            rows[f"--{key}"] = f"{helps[key].removesuffix('.')} ({', '.join(notes)})"
     table = Table.grid(padding=(0, 2))
     for option, text in rows.items():
         table.add_row(Text(f"  {option}"), Text(text))
@@ -318,11 +297,32 @@ def read_yaml(name: str, command: str = "*", extending: tuple[str, ...] = ()) ->
 
 
 def load_yaml(text: str) -> Any:
-    """Read plain values from YAML; dates stay text."""
+    """Read plain values from YAML; dates stay text. A key may stand only once in a mapping."""
+    loader = _Loader(text)
     try:
-        return _Loader(text).get_single_data()
+        if (node := loader.get_single_node()) is None:
+            return None
+        if (count := _values(node, {})) > _MOST:
+            raise yaml.YAMLError(f"it holds {count:,} values, with aliases expanded, and {_MOST:,} at most are read")
+        return loader.construct_document(node)
     except (RecursionError, OverflowError) as error:
         raise yaml.YAMLError(f"it cannot be read ({type(error).__name__})") from None
+
+
+def _values(node: yaml.Node, counted: dict[int, int]) -> int:
+    """Count the values below a node, each as often as aliases name it, and without end if one holds itself."""
+    if id(node) not in counted:
+        counted[id(node)] = _MOST + 1  # what a reference back to it finds
+        inner = node.value if isinstance(node.value, list) else []
+        if isinstance(node, yaml.MappingNode):
+            inner = [part for pair in inner for part in pair]
+            for name, times in Counter(key.value for key in inner[::2] if isinstance(key, yaml.ScalarNode)).items():
+                if times > 1:
+                    raise yaml.YAMLError(
+                        f"the key {name!r} stands twice in the mapping of line {node.start_mark.line + 1}"
+                    )
+        counted[id(node)] = 1 + sum(_values(part, counted) for part in inner)
+    return counted[id(node)]
 
 
 class _Loader(yaml.SafeLoader):

@@ -20,18 +20,21 @@ import dataclasses
 import itertools
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal
 
 from ..errors import LabError, as_usage_error, differences, nearest, require
-from ..registry import FOLLOWED, OPTIMIZERS, SCHEDULES, WITH_NORM, check, described
+from ..registry import FOLLOWED, OPTIMIZERS, SCHEDULES, check
 from .build import build, leaves
 from .runs import RunConfig
 
 _OF_A_CURVE = {"schedule.kind", "schedule.warmup_steps"}  # keys that may differ within one summary
 _GRID = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # a comparison's hand-set warm-ups, as shares of the run
+# Keys of a comparison's runs that it sets itself, and what to give instead.
+_SET_HERE = {"seed": "seeds", "optimizer.name": "rates", "optimizer.lr": "rates", "schedule.kind": "schedules",
+             "schedule.warmup_steps": "warmups"}  # fmt: skip
 _DIV = 10.0  # its hand-set ramps start from lr/10, as those of `AdaptiveWarmup` do
 
 
@@ -82,7 +85,6 @@ class Plan(Where):
     store: str | None = None
 
 
-@described
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig(Plan):
     """A comparison of the adaptive warm-up with hand-set ones.
@@ -92,9 +94,9 @@ class CompareConfig(Plan):
             the seed. Hand-set ramps start from lr/10 as the default's do, unless `run.schedule.div` is given.
         rates: peak rates to try with each optimizer. Each pair of optimizer and rate is compared separately.
         options: further arguments of single optimizers, for example {lion: {betas: [0.9, 0.95]}}.
-        schedules: schedules to compare: $kinds.
+        schedules: schedules to compare: adaptive, paper, linear, untuned, constant, greedy or wsd.
         warmups: hand-set warm-up lengths: whole numbers are updates, a number with a point, below 1.0, is a share
-            of the run, null is 0, 5, 10, 20, 40 and 80% of it and, where the longest is the best, twice that or all.
+            of the run, null is 0, 5, 10, 20, 40 and 80% of it.
     """
 
     run: RunConfig = field(default_factory=RunConfig)
@@ -108,6 +110,9 @@ class CompareConfig(Plan):
     def __post_init__(self) -> None:
         require(len(self.rates) > 0, "rates must not be empty: give peak rates by optimizer, such as {adamw: [0.001]}")
         require(len(self.schedules) > 0, "schedules must not be empty")
+        for key, other in _SET_HERE.items():
+            require(attrgetter(key)(self.run) == attrgetter(key)(RunConfig()),
+                    f"run.{key} has no effect in a comparison: give {other}")  # fmt: skip
         for kind in self.schedules:
             check("schedules", kind, SCHEDULES)
             require(not SCHEDULES[kind].by_hand or self.warmups != [], "warmups must not be empty")
@@ -244,33 +249,6 @@ def _updates(warmup: float, steps: int) -> int:
     return max(int(warmup > 0), round(warmup * steps)) if is_share else round(warmup)
 
 
-@described
-@dataclass(frozen=True)
-class FindRateConfig:
-    """A range test: a few updates of a run, at rising rates.
-
-    Args:
-        run: the run that needs a peak rate; its schedule is not used.
-        optimizer: $ours, a peer ($peers), or an optimizer of the task, which by default takes its own first one.
-        lowest: the first rate.
-        highest: the last rate; the search stops earlier if the loss breaks.
-        steps: the most updates to make.
-        out: folder of the numbers and the plot.
-    """
-
-    run: RunConfig = field(default_factory=RunConfig)
-    optimizer: str = "muon"
-    lowest: float = 1e-6
-    highest: float = 100.0
-    steps: int = 100
-    out: str = "runs/find-rate"
-
-    def __post_init__(self) -> None:
-        require(0 < self.lowest < self.highest < math.inf,
-                f"rates rise from lowest > 0 to highest, got {self.lowest:g} and {self.highest:g}")  # fmt: skip
-        require(self.steps >= 20, f"steps must be at least 20, got {self.steps}")
-
-
 @dataclass(frozen=True)
 class FigureConfig(Where):
     """Figures and tables of the paper, by name.
@@ -295,63 +273,3 @@ class FigureConfig(Where):
     def __post_init__(self) -> None:
         require(self.name != "", "figure needs a name, or all; autowarm figure --list names them")
         super().__post_init__()
-
-
-@described
-@dataclass(frozen=True)
-class CalibrateConfig:
-    """Inputs of the calibration: the matrices' shapes, the optimizer's norm, two losses and the peak rate.
-
-    Args:
-        shapes: the trained matrices: "50304x768, 12*2304x768" means one matrix of the first shape and twelve of the
-            second.
-        optimizer: $with_norm.
-        geometry: the name of the norm, for any other optimizer.
-        kappa: κ, instead of the shapes; `autowarm train --dry-run` prints that of a run.
-        lr: the peak rate.
-        div: the first update's rate is lr/div; 10 is the default of `AdaptiveWarmup`, 100 the paper's.
-        first_loss: f(x0); ln(number of outputs) is the loss of a uniform prediction.
-        target_loss: f*; null guesses 0.3·f(x0).
-        sigma_f2: σ_F².
-        target: the hand-set schedule that η(Δ) is fitted to, warm-up and decay: linear or cosine, then cosine, linear,
-            wsd or wso.
-        peak_gap: Δ', instead of the calibrated one, to compare your own profile with the objective.
-        out: folder for the plots and calibration.json.
-    """
-
-    shapes: str = ""
-    optimizer: str = "muon"
-    geometry: Literal["spectral", "sign", "frobenius", "rows", "columns"] | None = None
-    kappa: float | None = None
-    lr: float = 1e-3
-    div: float = 10.0
-    first_loss: float | None = None
-    target_loss: float | None = None
-    sigma_f2: float = 1e3
-    target: str = "linear-cosine"
-    peak_gap: float | None = None
-    out: str = "runs/calibrate"
-
-    def __post_init__(self) -> None:
-        check("optimizer", self.optimizer, WITH_NORM)
-        given = [name for name in ("shapes", "kappa") if getattr(self, name) not in ("", None)]
-        require(len(given) == 1, f"give one of shapes and kappa, got {' and '.join(given) or 'none'}")
-        require(self.first_loss is not None, "give --first_loss, f(x0): ln(number of outputs) for an untrained model")
-        if self.shapes:
-            read_shapes(self.shapes)  # report a mistake before importing anything slow
-
-
-def read_shapes(text: str) -> list[tuple[int, ...]]:
-    """Parse shapes such as "50304x768, 12*2304x768".
-
-    Example:
-        >>> read_shapes("10x4, 2*4x4")
-        [(10, 4), (4, 4), (4, 4)]
-    """
-    shapes: list[tuple[int, ...]] = []
-    for item in text.split(","):
-        found = re.fullmatch(r"(?:(\d+)\*)?(\d+(?:x\d+)+)", item.strip())
-        if found is None or not all(size := [int(side) for side in found[2].split("x")]):
-            raise LabError(f'write a shape as 768x3072, or as 12*768x768 for twelve; got "{item.strip()}"')
-        shapes += [tuple(size)] * int(found[1] or 1)
-    return shapes

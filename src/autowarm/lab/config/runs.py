@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from ..errors import require
-from ..registry import OPTIMIZERS, SCHEDULES, SMALL_TASKS, check, described, either
+from ..registry import OPTIMIZERS, SCHEDULES, SMALL_TASKS, check, either
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class ModelConfig:
     """A LLaMA (RMSNorm, SwiGLU, rotary positions, tied embeddings, split q, k, v), or a classifier of images.
 
     Args:
-        name: "llama", "swin" (a Swin of two stages for small images), or timm's name of any classifier, such as
-            "swin_base_patch4_window7_224", which brings its own shape.
+        name: "llama", "swin" (a Swin of two stages for small images), or "swin_base_patch4_window7_224", the paper's,
+            which brings its own shape.
         layers: number of blocks; for a "swin", in each stage.
         width: size of the residual stream; for a "swin", in its first stage.
         heads: attention heads; divides `width`.
@@ -57,6 +57,8 @@ class ModelConfig:
         return self.name if self.name not in ("llama", "swin") else f"{self.name}-{self.layers}x{self.width}"
 
 
+MODELS = "llama", "swin", "swin_base_patch4_window7_224"
+
 # The paper's networks: 123,587,328 and 208,540,416 parameters.
 LLAMA_124M = ModelConfig(layers=12, width=768, heads=12, ff=2048, vocab_size=50304, seq_len=512)
 LLAMA_210M = dataclasses.replace(LLAMA_124M, layers=24)
@@ -68,15 +70,13 @@ class DataConfig:
 
     Args:
         corpus: "python", a text file, or a folder of texts or token shards. "python" is the interpreter's own
-            documentation and standard library, so nothing is downloaded. Token shards come from `autowarm data`, or
-            have the format of kjj0/fineweb10B-gpt2. For text and .parquet files the lab trains a tokenizer.
+            documentation and standard library, so nothing is downloaded. Token shards have the format of
+            kjj0/fineweb10B-gpt2. For text files (.txt, .md, .rst, .py) the lab trains a tokenizer.
         max_bytes: read at most this much text, file by file, in an order that mixes topics; shards are used whole.
         sampling: "random" draws sequences that begin anywhere in the text, with replacement; "epochs" takes every
             sequence once before any again, in a new order each time, and leaves out at most seq_len tokens at the end.
-        images: the classifier's images. "digits" are scikit-learn's 8×8 digits, which need no download; "folder" reads
-            `root`, which holds a folder or tar file of training images and one of validation images; any other name is
-            timm's, such as "hfds/ILSVRC/imagenet-1k".
-        root: the folder of `images`.
+        images: the classifier's images. "digits" are scikit-learn's 8×8 digits, which need no download; "hfds/NAME" is
+            a data set of the Hugging Face Hub for the paper's Swin, such as "hfds/ILSVRC/imagenet-1k".
         workers: processes that read and transform images.
     """
 
@@ -84,18 +84,17 @@ class DataConfig:
     max_bytes: int = 6_000_000
     sampling: Literal["random", "epochs"] = "random"
     images: str = "digits"
-    root: str = ""
     workers: int = 0
 
 
-@described
 @dataclass(frozen=True)
 class OptimizerConfig:
     """An optimizer and its peak rate.
 
     Args:
-        name: $ours, or a peer from torch or its authors' package: $peers.
-        lr: the peak learning rate; for $rate_free a factor on the rate that it finds, usually 1.
+        name: muon, lion, signsgd, normsgd, or a peer from torch or its authors' package: adamw, radam, schedule-free,
+            prodigy or d-adaptation.
+        lr: the peak learning rate; for Prodigy or D-Adaptation a factor on the rate that it finds, usually 1.
         weight_decay: decoupled weight decay, on the linear layers' weights only.
         options: further arguments of the optimizer's `from_model`, or of the peer's class, for example {momentum: 0.9}.
     """
@@ -106,19 +105,21 @@ class OptimizerConfig:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-@described
 @dataclass(frozen=True)
 class ScheduleConfig:
     """How the rate changes over a run.
 
     Args:
-        kind: $kinds. $schedules.
+        kind: adaptive, the library's default; paper, its Algorithm 1 to the letter; linear, the hand-set baseline: the
+            rate rises from lr/div to lr over `warmup_steps`, then decays; untuned, a cosine after a linear warm-up of
+            2/(1 − β2) updates; constant, for optimizers that schedule themselves; greedy, transformers' GreedyLR
+            between lr/div and lr; or wsd, transformers' warmup-stable-decay, 10% and 20% of the run.
         warmup_steps: length of a "linear" warm-up, 0 for none; the other kinds set it themselves.
         warmup: shape of the hand-set warm-up, of the adaptive ramp and of the calibration's target.
-        decay: cosine, linear, wsd or wso, as `autowarm.AdaptiveWarmup` explains them, for $with_decay. The other kinds
-            set their decay themselves, or have none.
-        target_loss: f*, required by $needing_target; "adaptive" estimates it if it is null; the others have none.
-        div: the first update's rate is lr/div, for $with_div. Null is warmup_steps + 1
+        decay: cosine, linear, wsd or wso, as `autowarm.AdaptiveWarmup` explains them, for adaptive, paper or linear.
+            The other kinds set their decay themselves, or have none.
+        target_loss: f*, required by "paper"; "adaptive" estimates it if it is null; the others have none.
+        div: the first update's rate is lr/div, for adaptive, paper, linear or greedy. Null is warmup_steps + 1
             for "linear", so that the ramp starts from 0 in equal steps; the library's default for "adaptive"; and 100
             for the rest of these.
         sigma_f2: σ_F² of the calibration, for "paper".
@@ -196,14 +197,13 @@ _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 )  # fmt: skip
 
 
-@described
 @dataclass(frozen=True)
 class RunConfig:
     """All settings of one run.
 
     Args:
-        task: a small task with its own model, data and batch, $tasks, or after `train --task` your own, FILE.py:NAME.
-            Null trains `model` on `data`.
+        task: a small task with its own model, data and batch, lm-small or mlp, or after `train --task` your
+            own, FILE.py:NAME. Null trains `model` on `data`.
         model: the network.
         data: the text.
         optimizer: the optimizer.
@@ -218,9 +218,6 @@ class RunConfig:
             last batch that is not full is left out, so compare runs of one `batch_size`.
         checkpoint_every: steps between checkpoints.
         engine: how the run is computed.
-        as_the_authors: repeat what the code of the paper's authors does otherwise than ours: their model's start and
-            norms, q, k and v as one matrix, batches without replacement, optimizer options, hand-set warm-up, search
-            for Δ' and last evaluation; the page on the paper lists all. Options, `order` and a Δ' that you give stay.
     """
 
     task: str | None = None
@@ -237,13 +234,8 @@ class RunConfig:
     whole_validation: bool = False
     checkpoint_every: int = 100
     engine: EngineConfig = field(default_factory=EngineConfig)
-    as_the_authors: bool = False
 
     def __post_init__(self) -> None:
-        if self.as_the_authors:
-            require(self.task is None and not self.model.sees_images, "as_the_authors is of a llama on text")
-            for name, value in _as_the_authors(self).items():
-                object.__setattr__(self, name, value)
         model, schedule, steps = self.model, self.schedule, self.steps
         unset = RunConfig() if self.task else self
         for name in ("model", "data", "batch_size", "eval_batches", "whole_validation"):
@@ -254,6 +246,9 @@ class RunConfig:
                 check("task", self.task, SMALL_TASKS, "task")
             check("optimizer.name", self.optimizer.name, OPTIMIZERS)
         check("schedule.kind", schedule.kind, SCHEDULES)
+        check("model.name", model.name, MODELS)
+        require(self.data.images == "digits" or self.data.images.startswith("hfds/"),
+                f"data.images must be digits or hfds/NAME, got {self.data.images!r}")  # fmt: skip
         for paths, holds, need in _RANGES:
             for path in paths.split():
                 value = attrgetter(path)(self)
@@ -312,28 +307,3 @@ class RunConfig:
         """A short name of the run, for folders and displays."""
         name = re.sub(r"[^\w.=+-]", "_", self.optimizer.name)  # a user's may have any characters
         return f"{name}-lr{self.optimizer.lr:g}-{self.schedule.label}-seed{self.seed}"
-
-
-# The authors' momenta are Nesterov's, and those of normSGD and signSGD start as copies of the weights.
-_AUTHORS_OPTIONS: dict[str, dict[str, Any]] = {
-    "muon": {"nesterov": True, "method": "newton-schulz", "adamw_eps_hat": True},
-    "signsgd": {"nesterov": True, "momentum_init": "weights"},
-    "normsgd": {"nesterov": True, "momentum_init": "weights"},
-}
-_AUTHORS_ORDER = 1337  # seed of their batches
-
-
-def _as_the_authors(run: RunConfig) -> dict[str, Any]:
-    """The parts of a run with what the authors' code does otherwise than ours; `docs/paper.md` lists it all."""
-    schedule, optimizer = run.schedule, run.optimizer
-    if schedule.kind == "linear":
-        schedule = dataclasses.replace(schedule, warmup="cosine")
-    options = {**_AUTHORS_OPTIONS.get(optimizer.name, {}), **optimizer.options}
-    return {
-        "model": dataclasses.replace(run.model, scaled_residual=True, norm_eps=1e-5, fused_qkv=True),
-        "data": dataclasses.replace(run.data, sampling="epochs"),
-        "order": _AUTHORS_ORDER if run.order is None else run.order,
-        "optimizer": dataclasses.replace(optimizer, options=options),
-        "schedule": schedule,
-        "whole_validation": True,
-    }

@@ -2,9 +2,8 @@
 
 There is no loader state. A run resumes exactly without saving any, and each rank can make its slice of any batch::
 
-    text      turns text into tokens              shards    reads and writes token shards on disk
-    batches   windows of tokens, by (seed, step)  tokenise  turns FineWeb or other documents into shards
-    images    pictures with labels, by (seed, step)
+    text      turns text into tokens              shards    token shards on disk
+    batches   windows of tokens, by (seed, step)  images    pictures with labels, by (seed, step)
 """
 
 from .batches import batch, training_batches, validation_batches

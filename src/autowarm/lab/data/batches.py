@@ -16,7 +16,6 @@ from .shards import Shards, Tokens
 
 Batch = npt.NDArray[np.int64]
 Sampling = Literal["random", "epochs"]
-S = TypeVar("S")
 T = TypeVar("T")
 _ALL = slice(None)
 _AHEAD = 3  # batches: enough for a slow read now and then, and a few MB
@@ -81,27 +80,17 @@ def training_batches(
     return read_ahead(make, range(first, last))
 
 
-def read_ahead(make: Callable[[S], T], given: Iterable[S], ahead: int = _AHEAD, threads: int = 1) -> Iterator[T]:
-    """Yield make(x) for each x given, in their order. Threads call it, at most ``ahead`` calls in advance.
+def read_ahead(make: Callable[[int], T], steps: Iterable[int], ahead: int = _AHEAD) -> Iterator[T]:
+    """Yield make(step) for each step. A thread calls it, at most ``ahead`` calls in advance.
 
-    An exception of a call, or a LabError of what is given, is raised in its turn, after the results before it. The
-    threads end with the iterator: when that is used up, closed, dropped, or raises.
+    An exception of a call is raised in its turn, after the results before it. The thread ends with the iterator: when
+    that is used up, closed, dropped, or raises.
     """
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="autowarm-read-ahead")
+    pool = ThreadPoolExecutor(1, thread_name_prefix="autowarm-read-ahead")
     waiting: deque[Future[T]] = deque()
-
-    def calls() -> Iterator[Future[T]]:
-        try:
-            for x in given:
-                yield pool.submit(make, x)
-        except LabError as error:
-            broken: Future[T] = Future()
-            broken.set_exception(error)
-            yield broken
-
     try:
-        for call in calls():
-            waiting.append(call)
+        for step in steps:
+            waiting.append(pool.submit(make, step))
             if len(waiting) >= ahead:
                 yield waiting.popleft().result()
         while waiting:

@@ -62,7 +62,7 @@ def digits() -> Images:
 def open_images(data: DataConfig, model: str) -> Images:
     """Open the configured images; LabError says what to do if they are missing.
 
-    Those that timm reads get the size and normalisation of the timm model.
+    Those of a data set of the hub get the size and normalisation of the timm model.
     """
     if data.images == "digits":
         return digits()
@@ -76,27 +76,14 @@ def open_images(data: DataConfig, model: str) -> Images:
     parts: dict[str, Any] = {}
     for part, training in (("train", True), ("validation", False)):
         try:
-            parts[part] = create_dataset("" if data.images == "folder" else data.images, root=data.root or None,
-                                         split=part, is_training=training)  # fmt: skip
-        except Exception as error:  # each of timm's readers raises its own exceptions
-            raise LabError(
-                f"data.images {data.images!r} (root {data.root!r}): the part {part!r} cannot be read "
-                f"({type(error).__name__}: {' '.join(str(error).split())[:160]}). For 'folder', data.root must hold "
-                "folders or tar files named train and validation; 'digits' needs no files"
-            ) from None
+            parts[part] = create_dataset(data.images, root=None, split=part, is_training=training)
+        except Exception as error:  # `datasets` raises exceptions of many kinds
+            raise LabError(f"data.images {data.images!r}: the part {part!r} cannot be read ({type(error).__name__}: "
+                           f"{' '.join(str(error).split())[:160]}); 'digits' needs no files") from None  # fmt: skip
         parts[part].transform = create_transform(**common, is_training=training, **(_AUGMENTATION if training else {}))
     train, val = parts["train"], parts["validation"]
-    # The labels by the names of their classes; empty if the reader does not know them.
-    names, held_out = (getattr(getattr(part, "reader", part), "class_to_idx", None) or {} for part in (train, val))
-    if names != held_out:
-        differ = sorted(map(str, names.keys() ^ held_out.keys()))
-        raise LabError(
-            f"data.images {data.images!r} (root {data.root!r}): train has {len(names)} classes and validation "
-            f"{len(held_out)}, so that labels would not match; only one of them has {', '.join(differ[:3])}"
-        )
-    classes = 1 + max(names.values()) if names else int(about.num_classes)
     digest = f"{data.images} {len(train)} {len(val)}"
-    return Images(data.images, digest, train, val, classes, settings["input_size"])
+    return Images(data.images, digest, train, val, int(about.num_classes), settings["input_size"])
 
 
 class _Placed(Dataset[tuple[Tensor, int]]):

@@ -1,10 +1,9 @@
 """Token shards: a folder of files, each a header of 256 int32 (magic number, version, count) and then uint16 tokens.
 
 This is the format of kjj0/fineweb10B-gpt2. Files with "val" in their name hold the validation part, files with "train"
-the training part. Folders made by `autowarm data` also have a `manifest.json` with counts, checksums and the tokenizer.
+the training part; `examples/make_shards.py` makes a folder of them.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config import LabError
-from ..files import read_object, sha256, within, write_atomically
+from ..files import sha256, write_atomically
 
-MANIFEST, SCHEMA = "manifest.json", 1
 _PARTS = ("train", "val")
 _MAGIC, _VERSION, _HEADER = 20240520, 1, 256
-_GPT2_VOCABULARY = 50257  # assumed for shards without a manifest
 
 
 class Shards:
@@ -59,7 +56,7 @@ class Shards:
             row, column = np.argwhere(found >= self._vocabulary)[0]
             path = self._paths[int(self._shard_of(starts[row] + column))]
             raise LabError(f"{path} holds the token {found[row, column]} and its vocabulary ends at "
-                           f"{self._vocabulary - 1}: it is damaged or of another tokenizer")  # fmt: skip
+                           f"{self._vocabulary - 1}: is it damaged, or model.vocab_size too small?")  # fmt: skip
         return found
 
     def _shard_of(self, places: Any) -> Any:
@@ -74,7 +71,7 @@ class Corpus:
     """The tokens of a training and a validation part. The parts share no document."""
 
     name: str
-    sha256: str  # of the tokens in both parts; for shards, of their checksums
+    sha256: str  # of the tokens in both parts; for shards, of their names, sizes and ends
     train: Tokens
     val: Tokens
 
@@ -98,62 +95,28 @@ def open_shard(path: Path) -> npt.NDArray[np.uint16]:
         raise LabError(f"{path} is no token shard: it must start with {_MAGIC} and {_VERSION}, got {header[:2]}")
     held = (path.stat().st_size - header.nbytes) / 2
     if held != header[2]:  # `held` is fractional if half a token is missing
-        raise LabError(f"{path} is damaged: its header says {header[2]} tokens, it holds {held:g}; make it again")
+        raise LabError(f"{path} is damaged: its header says {header[2]} tokens, it holds {held:g}: make it again")
     return np.memmap(path, dtype="<u2", mode="r", offset=header.nbytes)
 
 
 def is_sharded(folder: Path) -> bool:
-    """Whether a folder holds token shards, complete or not."""
-    return (folder / MANIFEST).is_file() or any(folder.glob("*.bin"))
-
-
-def read_manifest(folder: Path, finished: bool = False) -> dict[str, Any] | None:
-    """Read the manifest that `autowarm data` wrote; None if the folder has none. It may have to be `finished`.
-
-    Raises:
-        LabError: it is damaged, or a shard that it lists is not there.
-    """
-    path, remedy = folder / MANIFEST, "delete the folder and make it again"
-    if not path.exists():
-        return None
-    keys = "complete", "shards", "tokenizer", "tokens", "documents"
-    manifest = read_object(path, remedy, *keys, schema=SCHEMA)
-    for row in manifest["shards"]:
-        if not isinstance(row, dict) or not {"file", "part", "tokens", "sha256"} <= row.keys():
-            raise LabError(f"{path} is damaged (it lists a shard as {row!r}): {remedy}")
-    if missing := [row["file"] for row in manifest["shards"] if not within(folder, row["file"]).exists()]:
-        raise LabError(f"{folder} lacks {', '.join(missing)}: {remedy}")
-    if finished and not manifest["complete"]:
-        raise LabError(f"{folder} is not finished: run the same `autowarm data` command again to finish it")
-    return manifest
+    """Whether a folder holds token shards."""
+    return any(folder.glob("*.bin"))
 
 
 def read_shards(folder: Path, vocab_size: int) -> Corpus:
     """Read a folder of shards as a corpus.
 
     Raises:
-        LabError: a file is damaged or missing, the folder is not finished, or the vocabulary is too small for its
-            tokens.
+        LabError: a file is damaged, or a part is missing.
     """
-    manifest = read_manifest(folder, finished=True)
-    if manifest is None:
-        rows = [{"file": path.name, "part": part} for part in _PARTS for path in sorted(folder.glob(f"*{part}*.bin"))]
-        needed, digest = _GPT2_VOCABULARY, sha256(b"".join(_edges(folder / row["file"]) for row in rows))
-    else:
-        rows, needed = manifest["shards"], manifest["tokenizer"]["vocab_size"]
-        for row in rows:
-            if (held := len(open_shard(folder / row["file"]))) != row["tokens"]:
-                raise LabError(f"{folder / row['file']} holds {held} tokens, {MANIFEST} says {row['tokens']}: it is "
-                               "another shard; make the folder again")  # fmt: skip
-        digest = sha256(json.dumps([row["sha256"] for row in rows]).encode())
-    paths = {part: [folder / row["file"] for row in rows if row["part"] == part] for part in _PARTS}
+    paths = {part: sorted(folder.glob(f"*{part}*.bin")) for part in _PARTS}
     for part in _PARTS:
         if not paths[part]:
             raise LabError(
                 f"{folder} has no shard with {part!r} in its name: a training and a validation part are needed"
             )
-    if vocab_size < needed:
-        raise LabError(f"the shards in {folder} have {needed} different tokens, model.vocab_size is only {vocab_size}")
+    digest = sha256(b"".join(map(_edges, [*paths["train"], *paths["val"]])))
     return Corpus(folder.resolve().name, digest, *(Shards(paths[part], vocab_size) for part in _PARTS))
 
 
@@ -163,16 +126,3 @@ def _edges(path: Path) -> bytes:
         head = file.read(4096)
         file.seek(max(0, path.stat().st_size - 4096))
         return f"{path.name} {path.stat().st_size}\0".encode() + head + file.read()
-
-
-def check(folder: Path) -> int:
-    """Compare every shard of a folder with the manifest's checksums and return the number of shards.
-
-    Raises:
-        LabError: there is no manifest, or shards are missing or differ from it; the message names all of these.
-    """
-    if (manifest := read_manifest(folder, finished=True)) is None:
-        raise LabError(f"{folder} has no {MANIFEST}: only folders made by `autowarm data` can be checked")
-    if wrong := [row["file"] for row in manifest["shards"] if sha256(folder / row["file"]) != row["sha256"]]:
-        raise LabError(f"{folder} has damaged shards: {', '.join(wrong)}: delete the folder and make it again")
-    return len(manifest["shards"])

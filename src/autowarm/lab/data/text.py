@@ -2,16 +2,15 @@
 
 The embedded corpus is on every machine: the interpreter's own documentation and standard-library source. It is
 tokenised once, by a byte-level BPE learnt from its training part, and cached; a checksum detects a damaged cache. A
-folder of text or parquet files, or one file, is treated the same way. A folder of token shards needs no tokenising.
+folder of text files, or one file, is treated the same way. A folder of token shards needs no tokenising.
 """
 
 import hashlib
-import heapq
 import logging
 import math
 import os
 import sysconfig
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
@@ -34,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 VALIDATION_SHARE = 0.08
 END_OF_TEXT = "<|endoftext|>"
-_SUFFIXES = (".py", ".md", ".rst", ".txt", ".parquet")  # of the files that hold documents
+_SUFFIXES = (".py", ".md", ".rst", ".txt")  # of the files that hold documents
 # Of the standard library: tests, games, bundled packages, and `encodings` with a very long table for each code page.
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo",
             "__pycache__", "ensurepip", "encodings", "pydoc_data", "lib-dynload"}  # fmt: skip
@@ -59,7 +58,7 @@ def prepare(data: DataConfig, vocab_size: int) -> Corpus:
     """
     if data.corpus != "python" and is_sharded(Path(data.corpus)):
         return read_shards(Path(data.corpus), vocab_size)
-    texts = _select(read_documents(data), data.max_bytes)
+    texts = read_documents(data)
     key = hashlib.sha256(f"{_FORMAT} {vocab_size} {VALIDATION_SHARE}".encode())
     for name, text in texts:
         key.update(f"\0{name}\0".encode() + text.encode())
@@ -86,22 +85,34 @@ def _open(path: Path) -> tuple[str, Tokens, Tokens] | None:
     return (noted, train, val) if noted == digest.hexdigest() else None
 
 
-def read_documents(data: DataConfig) -> Iterator[tuple[str, str]]:
-    """Yield (relative name, text) of every document. A large file is read, and yielded, in pieces."""
+def read_documents(data: DataConfig) -> list[tuple[str, str]]:
+    """Return (relative name, text) of as many documents as `max_bytes` hold, and of one at least.
+
+    The files are read in the order of their names' hashes, which mixes code and documentation. A large file is several
+    documents; the only file of a corpus is about 64.
+    """
+    sources: dict[str, str | Path] = {}
     if data.corpus == "python":
         root = Path(sysconfig.get_path("stdlib"))
         files = [path for path in files_in(root, _SKIPPED) if path.suffix == ".py"]
         with suppress(ImportError):  # some distributions leave it out; the source alone is enough
             from pydoc_data.topics import topics
 
-            yield from ((f"documentation/{name}", text) for name, text in topics.items())
+            sources = {f"documentation/{name}": text for name, text in topics.items()}
     else:
         given = Path(data.corpus)
         root, files = (given.parent, [given]) if given.is_file() else (given, files_in(given))
-    for path in files:
-        name, rows = path.relative_to(root).as_posix(), _holds_rows(path)
-        for number, text in enumerate(texts_of(path, alone=len(files) == 1)):
-            yield name + (f"/{number}" if rows or number else ""), text
+    sources |= {path.relative_to(root).as_posix(): path for path in files}
+    documents: list[tuple[str, str]] = []
+    total = 0
+    for name in sorted(sources, key=lambda name: _hash("order " + name)):
+        source = sources[name]
+        for number, text in enumerate([source] if isinstance(source, str) else pieces_of(source, len(sources) == 1)):
+            total += len(text.encode())
+            if total > data.max_bytes and documents:
+                return documents
+            documents.append((f"{name}/{number}" if number else name, text))
+    return documents
 
 
 def files_in(root: Path, skipped: Container[str] = ()) -> list[Path]:
@@ -118,81 +129,25 @@ def files_in(root: Path, skipped: Container[str] = ()) -> list[Path]:
     raise LabError(f"{what}; {hint}")
 
 
-def texts_of(path: Path, alone: bool = False) -> Iterator[str]:
-    """Yield a parquet file's rows or a text file's pieces, about 64 if it is `alone`; LabError if it is unreadable."""
+def pieces_of(path: Path, alone: bool = False) -> Iterator[str]:
+    """Yield a text file whole or, if it is large, in pieces up to an end of a line, or of a paragraph if `alone`."""
     try:
         size = min(_LARGEST, max(_SMALLEST, path.stat().st_size // 64)) if alone else _LARGEST
-        yield from _rows(path) if _holds_rows(path) else pieces_of(path, size, "\n\n" if alone else "\n")
-    except (OSError, ValueError) as error:
-        raise LabError(f"{path} cannot be read: {error}") from None
-
-
-def _holds_rows(path: Path) -> bool:
-    return path.suffix.lower() == ".parquet"
-
-
-def pieces_of(path: Path, size: int, end: str) -> Iterator[str]:
-    """Yield a text file whole or, if it has more characters than `size`, in pieces up to an `end`, at most twice it."""
-    looked = False
-    with open(path, encoding="utf-8", errors="replace") as file:
-        text = file.read(size)
-        while True:
-            while size <= len(text) < 2 * size and not text.endswith(end) and (line := file.readline(size)):
-                text += line
-            if not looked and "\ufffd" in text:
-                looked = True
-                if not _is_utf8(path):
-                    logger.warning("%s is not all UTF-8: U+FFFD stands for the rest; convert the file to UTF-8", path)
-            yield text
-            if not (text := file.read(size)):
-                return
-
-
-def _is_utf8(path: Path) -> bool:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return all(iter(lambda: file.read(_LARGEST), ""))
-    except UnicodeDecodeError:
-        return False
-
-
-def _rows(path: Path) -> Iterator[str]:
-    """Yield the texts of a parquet file, row by row, without those that are null."""
-    from pyarrow.parquet import ParquetFile
-
-    file = ParquetFile(path)
-    columns = ", ".join(f"{field.name} ({field.type})" for field in file.schema_arrow)
-    if "text" not in file.schema_arrow.names:
-        raise LabError(f"{path} has no column 'text'; its columns are {columns}")
-    for rows in file.iter_batches(256, columns=["text"]):
-        for text in rows.column(0).to_pylist():
-            if isinstance(text, str):
+        end = "\n\n" if alone else "\n"
+        with open(path, encoding="utf-8", errors="replace") as file:
+            while text := file.read(size):
+                while size <= len(text) < 2 * size and not text.endswith(end) and (line := file.readline(size)):
+                    text += line
+                if "\ufffd" in text:
+                    logger.warning("%s holds U+FFFD, which stands for all that is not UTF-8: convert it", path)
                 yield text
-            elif text is not None:
-                raise LabError(f"{path}: the column 'text' holds no text; the columns are {columns}")
+    except OSError as error:
+        raise LabError(f"{path} cannot be read: {error}") from None
 
 
 def _hash(name: str) -> float:
     """Hash a file's name to a number in [0, 1) that never depends on the machine or the process."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) / 2**64
-
-
-def _select(texts: Iterable[tuple[str, str]], max_bytes: int) -> list[tuple[str, str]]:
-    """Choose as many documents as fit, in the order of their names' hashes, which mixes code and documentation.
-
-    The documents are taken one by one, and no more than ``max_bytes`` of them and one document are held: whatever does
-    not fit behind those of smaller hashes is dropped, and with it all of larger ones.
-    """
-    held: list[tuple[float, int, str, str]] = []  # a heap with the largest hash first
-    total, cut = 0, math.inf
-    for number, (name, text) in enumerate(texts):
-        if (place := _hash("order " + name)) < cut:
-            heapq.heappush(held, (-place, -number, name, text))
-            total += len(text.encode())
-            while total > max_bytes and len(held) > 1:
-                last = heapq.heappop(held)
-                total, cut = total - len(last[3].encode()), -last[0]
-    return [(name, text) for *_, name, text in sorted(held, reverse=True)]
 
 
 def _build(texts: list[tuple[str, str]], vocab_size: int) -> bytes:

@@ -24,8 +24,7 @@ from typing import Any
 
 from ..analysis import report
 from ..analysis.results import Results, write_results
-from ..analysis.summary import Summary
-from ..config import CompareConfig, LabError, Plan, Point, RunConfig, Where
+from ..config import LabError, Plan, Point, RunConfig, Where
 from ..files import locked, read_object, write_json
 from ..processes import Stop
 from ..tasks import Source, identity, make_task, run_id
@@ -88,27 +87,16 @@ def plan(points: Iterable[Point], store: Path, own: Source | None = None) -> lis
 def make(config: Plan, points: Sequence[Point], display: Display, own: Source | None = None) -> Results:
     """Make every unfinished run of a plan, ``config.points()``, and write its manifest and `results.json`.
 
-    A comparison without `warmups` goes on with longer hand-set warm-ups where the longest is the best. Which these are
-    follows from the runs, so the same command continues here, too. If a worker dies, finished runs are kept.
+    If a worker dies, finished runs are kept.
     """
     out = Path(config.out)
     with locked(out):
         display.note("preparing the data")
-        planned: list[Planned] = []
-        failed: dict[str, str] = {}
-        while points:
-            new = plan(points, Path(config.store or out / "runs"), own)
-            planned += new
-            if unlike := write_manifest(out, config.about, planned):
-                display.line(f"the task is new: {', '.join(unlike)} had other values at the last start")
-            failed |= execute(new, display, config)
-            results = gather(out, dataclasses.asdict(config), planned, failed)
-            grows = isinstance(config, CompareConfig) and config.warmups is None
-            points = longer(planned, results.summaries) if grows else []
-            if points:
-                names = ", ".join(dict.fromkeys(point.name.rpartition("-seed")[0] for point in points))
-                display.line(f"the longest hand-set warm-up is the best so far, so a longer one is added: {names}")
-        return results
+        planned = plan(points, Path(config.store or out / "runs"), own)
+        if unlike := write_manifest(out, config.about, planned):
+            display.line(f"the task is new: {', '.join(unlike)} changed since the last start")
+        failed = execute(planned, display, config)
+        return gather(out, dataclasses.asdict(config), planned, failed)
 
 
 def made(config: Plan, points: Sequence[Point], own: Source | None = None) -> tuple[Results, list[Path]]:
@@ -118,26 +106,6 @@ def made(config: Plan, points: Sequence[Point], own: Source | None = None) -> tu
         results = make(config, points, display, own)
         display.note("drawing figures")
         return results, report.make(results)
-
-
-def longer(planned: Sequence[Planned], summaries: Sequence[Summary]) -> list[Point]:
-    """Return the runs of hand-set warm-ups twice as long, at most the whole run, wherever the longest is the best."""
-    best = {
-        (one.cell["optimizer"], one.cell["lr"]): one.best.warmup_steps
-        for one in summaries
-        if one.best is not None and one.edge == "longest"
-    }
-    found = {}
-    for run in (one.point.run for one in planned):
-        schedule, length = run.schedule, run.schedule.warmup_steps
-        is_best = length == best.get((run.optimizer.name, run.optimizer.lr))
-        if is_best and length is not None and schedule.kind == "linear":
-            twice = dataclasses.replace(schedule, warmup_steps=min(2 * length, run.steps - 1))
-            made = dataclasses.replace(run, schedule=twice)
-            found[made.label] = Point(made.label, made)
-    for one in planned:  # a length that failed is not tried again
-        found.pop(one.name, None)
-    return list(found.values())
 
 
 def execute(planned: Sequence[Planned], display: Display, where: Where, on_row: OnRow | None = None) -> dict[str, str]:

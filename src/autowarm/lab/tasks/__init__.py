@@ -14,7 +14,6 @@ import json
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -32,7 +31,7 @@ from ..config import LabError, RunConfig
 from ..errors import BrokenTask
 from ..files import sha256
 from ..registry import SMALL_TASKS
-from .blame import blamed, kind, place_of
+from .blame import kind
 
 Batch = Any  # a tuple of tensors, except in a user's own task
 
@@ -44,7 +43,7 @@ class OwnTask(Protocol):
 
     - ``prepare(folder)``: writes what all runs share, such as pretrained weights, into an empty folder. It is called
       once, on a copy of the task, before any run; afterwards ``self.folder`` is the folder's path. Later commands reuse
-      the folder and call `prepare` again only if the task's code has changed.
+      the folder and call `prepare` again only if the task or its folder has changed.
     - ``optimizers``: a mapping from names to functions (model, peak rate) → optimizer, in addition to the lab's names.
     - ``defaults``: values for keys of `autowarm.lab.config.CompareConfig`, such as ``{"rates": {"adamw": [1e-3]}}``.
     - ``scores(model, batch)``: returns a mapping from names to numbers, whose means over the validation batches are
@@ -123,7 +122,7 @@ class Source(Protocol):
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        """A checksum of each of its attributes."""
+        """A checksum of each of its attributes, files and folders."""
 
     def make(self, config: RunConfig) -> "Task":
         """Make the task in a run; its `sha256` is the source's."""
@@ -181,13 +180,11 @@ class Task:
         made: an object with the methods of `OwnTask`.
         name: name of the task or of its data.
         sha256: hash of the data, and of the code if that is outside the lab, whose code a run's id covers.
-        file: the file of a user's task. The global generators are seeded for its methods, and a mistake in them is one
-            line that names the place.
+        file: the file of a user's task, for whose methods the global generators are seeded.
     """
 
     def __init__(self, made: Any, config: RunConfig, name: str, sha256: str = "", file: str | None = None) -> None:
         self.made, self.config, self.name, self.sha256, self.file = made, config, name, sha256, file
-        self._step = 0
         # The tokens, or images, of a step. A small task and a user's own have batches of their own size.
         self.counted = None if config.task else config.batch_size * getattr(made, "per_example", 1)
         # Whether the loss is in nats per token, so that its exponential is the perplexity.
@@ -198,56 +195,50 @@ class Task:
     def model(self) -> nn.Module:
         """Build the network, in training mode, with weights that depend on the seed alone."""
         self._seed(_MODEL, self.config.seed)
-        with self._blamed("in model"):
-            model = self.made.model()
+        model = self.made.model()
         if not isinstance(model, nn.Module):
-            raise self._objection("model", f"must return a torch.nn.Module, got {kind(model)}")
+            raise self._objection(f"model() must return a torch.nn.Module, got {kind(model)}")
         return model.train()
 
     def batches(self, first: int, rows: slice) -> Iterator[Batch]:
         """Yield some rows of the global batch of each step, starting at step ``first``."""
         steps, seed = self.config.steps, self.config.seed if self.config.order is None else self.config.order
         self._seed(_TRAINING, seed, 0)
-        with self._blamed("in batches"):
-            found = self.made.batches(seed)
-            drawn = isinstance(found, Drawn)
-            stream = found.after(first, rows) if drawn else iter(found)
-        for self._step in range(first if drawn else 0, steps):
+        found = self.made.batches(seed)
+        drawn = isinstance(found, Drawn)
+        stream = found.after(first, rows) if drawn else iter(found)
+        for step in range(first if drawn else 0, steps):
             # A stream may keep state from one batch to the next, so that those before `first` are drawn, too.
-            self._seed(_TRAINING, seed, self._step)
-            with self._blamed(f"in batches at update {self._step + 1}"):
-                batch = next(stream, _END)
+            self._seed(_TRAINING, seed, step)
+            batch = next(stream, _END)
             if batch is _END:
-                ended = f"ended after {self._step} batches and the run has {steps} updates"
-                raise self._objection("batches", f"{ended}: repeat them, or make fewer updates")
-            if self._step >= first:
+                ended = f"ended after {step} batches and the run has {steps} updates"
+                raise self._objection(f"batches() {ended}: repeat them, or make fewer updates")
+            if step >= first:
                 yield batch
 
     def validation(self, rows: slice, whole: bool = False) -> Iterator[Batch]:
         """Yield the same rows of the fixed validation batches, or of all that there are."""
         self._seed(_VALIDATION, 0)
-        with self._blamed("in validation"):
-            found = self.made.validation(whole=True) if whole else self.made.validation()
-            stream = found.after(0, rows) if isinstance(found, Drawn) else iter(found)
+        found = self.made.validation(whole=True) if whole else self.made.validation()
+        stream = found.after(0, rows) if isinstance(found, Drawn) else iter(found)
         for index in range(sys.maxsize):
             self._seed(_VALIDATION, index)
-            with self._blamed("in validation"):
-                batch = next(stream, _END)
+            batch = next(stream, _END)
             if batch is _END:
                 if not index:
-                    raise self._objection("validation", "gave no batch: it needs one or more")
+                    raise self._objection("validation() gave no batch: it needs one or more")
                 return
             yield batch
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean loss over the examples."""
         training = torch.is_grad_enabled()
-        with self._blamed(f"in loss at update {self._step + 1}" if training else "in loss of a validation batch"):
-            loss = self.made.loss(model, batch)
+        loss = self.made.loss(model, batch)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise self._objection("loss", f"must return a one-element tensor, got {kind(loss)}")
+            raise self._objection(f"loss() must return a one-element tensor, got {kind(loss)}")
         if training and not loss.requires_grad:
-            raise self._objection("loss", "returned a tensor without a gradient: is it detached, or all of the model "
+            raise self._objection("loss() returned a tensor without a gradient: is it detached, or all of the model "
                                           "frozen?")  # fmt: skip
         return loss.reshape(())
 
@@ -255,10 +246,9 @@ class Task:
         """Return the numbers that validation reports, means over the examples; one of them is "loss"."""
         found: dict[str, Tensor] = {}
         if hasattr(self.made, "scores"):
-            with self._blamed("in scores"):
-                found = {str(key): torch.as_tensor(value) for key, value in self.made.scores(model, batch).items()}
+            found = {str(key): torch.as_tensor(value) for key, value in self.made.scores(model, batch).items()}
             if wrong := [f"{key!r}: {kind(value)}" for key, value in found.items() if value.numel() != 1]:
-                raise self._objection("scores", f"must return a number for each name, got {wrong[0]}")
+                raise self._objection(f"scores() must return a number for each name, got {wrong[0]}")
         # A task of the lab's may score by another loss than it trains on; a user's is judged by its own.
         return found if "loss" in found and self.file is None else {**found, "loss": self.loss(model, batch)}
 
@@ -283,22 +273,17 @@ class Task:
 
     def make_optimizer(self, name: str, model: nn.Module, lr: float) -> Optimizer:
         """Make the task's own optimizer of this name."""
-        with self._blamed(f"in optimizers[{name!r}]"):
-            optimizer = self.optimizers[name](model, lr)
+        optimizer = self.optimizers[name](model, lr)
         if not isinstance(optimizer, Optimizer):
-            got = f"optimizers[{name!r}] must return a torch.optim.Optimizer, got {kind(optimizer)}"
-            raise LabError(f"{place_of(self.optimizers[name])}{got}")
+            raise self._objection(f"optimizers[{name!r}] must return a torch.optim.Optimizer, got {kind(optimizer)}")
         return optimizer
 
     def _seed(self, *words: int) -> None:
         if self.file is not None:
             seed_all(*words)
 
-    def _blamed(self, where: str) -> AbstractContextManager[None]:
-        return nullcontext() if self.file is None else blamed(self.file, where)
-
-    def _objection(self, method: str, what: str) -> LabError:
-        return BrokenTask(f"{place_of(getattr(self.made, method))}{method}() {what}")
+    def _objection(self, what: str) -> LabError:
+        return BrokenTask(f"{f'{Path(self.file).name}: ' if self.file else ''}{what}")
 
 
 _END = object()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import ModelConfig, UsageError, nearest
+from ..config import ModelConfig
 from ..errors import needs
 from ..files import follow_umask
 
@@ -97,44 +97,20 @@ def attend_plainly(model: nn.Module, length: int) -> None:
 def classifier(config: ModelConfig, seed: int, classes: int, shape: tuple[int, int, int]) -> nn.Module:
     """Build timm's classifier of images of shape (channels, height, width), in float32, with weights from the seed.
 
-    "swin" is a Swin of two stages, with one token per pixel and windows of 4×4. Any other name is timm's.
+    "swin" is a Swin of two stages, with one token per pixel and windows of 4×4.
     """
+    with needs(f"the model {config.name!r}", "vision"):
+        import timm
+
+    name = config.name
     options: dict[str, Any] = {"num_classes": classes, "in_chans": shape[0]}
-    name = "swin_tiny_patch4_window7_224" if config.name == "swin" else config.name
-    timms_word_on(name)
-    if config.name == "swin":
+    if name == "swin":
+        name = "swin_tiny_patch4_window7_224"
         options |= {"img_size": shape[1:], "patch_size": 1, "window_size": 4, "embed_dim": config.width,
                     "depths": (config.layers,) * 2, "num_heads": (config.heads, 2 * config.heads)}  # fmt: skip
-    import timm
-
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return timm.create_model(name, **options)
-
-
-def timms_word_on(name: str) -> Any:
-    """Return what timm knows of one of its models, such as its `input_size`.
-
-    Raises:
-        UsageError: timm has no such model, or none with these weights; the message names the nearest.
-        LabError: timm is missing.
-    """
-    with needs(f"the model {name!r}", "vision"):
-        import timm
-    try:
-        return timm.get_pretrained_cfg(name, allow_unregistered=False)
-    except RuntimeError:
-        known = ["llama", "swin", *timm.list_models(), *timm.list_pretrained()]
-        hint = nearest(name, known, "timm.list_models() names all of timm's")
-        raise UsageError(f"timm has no model {name!r}; {hint}") from None
-
-
-def classifier_of(config: ModelConfig) -> nn.Module:
-    """Build a classifier for its own images: the digits for the small "swin", otherwise those timm trained it on."""
-    if config.name == "swin":
-        return classifier(config, 0, 10, (1, 8, 8))
-    about = timms_word_on(config.name)
-    return classifier(config, 0, about.num_classes, about.input_size)
 
 
 def matrices(config: ModelConfig) -> list[tuple[tuple[int, int], int]]:

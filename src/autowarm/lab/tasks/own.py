@@ -5,41 +5,36 @@ file. A mistake in the task is reported as one line that names the place in the 
 """
 
 import dataclasses
-import functools
 import importlib.util
 import inspect
 import io
 import json
-import os
+import secrets
 import shutil
 import sys
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from types import ModuleType
+from typing import Any
 
 import cloudpickle
-import torch
 
 from autowarm.undisturbed import generators, set_generators
 
-from ..config import CompareConfig, FindRateConfig, LabError, RunConfig, UsageError, nearest
+from ..config import CompareConfig, LabError, RunConfig, UsageError, nearest
 from ..config.build import converted, leaves, merged, nested, plain, read_yaml
 from ..errors import as_usage_error
-from ..files import claim, locked, sha256, write_json
-from ..processes import in_new_process
+from ..files import claim, locked, sha256
 from ..registry import OPTIMIZERS, check
 from . import PREPARING, Task, seed_all
-from .blame import blamed, place_of, said
-from .fingerprint import files_in_use, fingerprint, is_users, watch_imports
-
-_Config = TypeVar("_Config", CompareConfig, FindRateConfig)
+from .blame import blamed, said
+from .fingerprint import Pickler, files_of, fingerprint, is_users
 
 _METHODS = ("model", "batches", "loss", "validation")
 _APART = frozenset({"defaults", "folder"})  # attributes on which no run's numbers depend
-_PREPARED = ".prepared"  # marks a finished `prepare`, and lists the files of the user's modules that it imported
+_PREPARED = ".prepared"  # marks a finished `prepare`
 
 
 @dataclass(frozen=True)
@@ -47,13 +42,13 @@ class PackedTask:
     """A user's task, ready to be sent to other processes; a `Source`."""
 
     name: str
-    sha256: str  # of its code and its attributes; once it is `prepared`, of the user's modules that it imports, too
+    sha256: str  # of all that it is made of
     file: str  # the file of its code
     optimizers: tuple[str, ...]  # names of the task's own optimizers
     prepares: bool  # whether it has a `prepare`
     content: bytes  # the pickled object
-    attributes: Mapping[str, str]  # a checksum of each
-    beside: Mapping[str, str] = field(default_factory=dict)  # files of the user's modules that it imports: checksums
+    attributes: Mapping[str, str]  # a checksum of each of its attributes, and of each file and folder beside its code
+    beside: Mapping[str, str]  # the Python files there, which workers import, and their checksums
     folder: Path | None = None  # the folder that its `prepare` filled
 
     @property
@@ -62,27 +57,29 @@ class PackedTask:
         return f"{self.name}@{self.sha256[:12]}"
 
     def make(self, config: RunConfig) -> Task:
-        """Make the task in a run; LabError if a module beside it is not as it was when the command started."""
-        for file, found in self.beside.items():
-            if Path(file).is_file() and sha256(Path(file)) != found:
+        """Make the task in a run; LabError if a file beside it is not as it was when the command started."""
+        for file, before in self.beside.items():
+            if Path(file).is_file() and sha256(Path(file)) != before:
                 raise LabError(f"{file} has changed since this command started: start it again")
-        with blamed(self.file, "while unpickling"):
+        with blamed(self.file):
             made = cloudpickle.loads(self.content)
         if self.folder is not None:
             object.__setattr__(made, "folder", self.folder)  # works on a frozen dataclass, too
         return Task(made, config, self.name, self.sha256, self.file)
 
     def prepared(self, folder: Path) -> "PackedTask":
-        """Let the task prepare itself in a subfolder, unless it has done so, and find which modules it imports.
-
-        A new process does both, so that nothing of this one's counts. LabError if `prepare` fails.
-        """
-        place = folder / self.sha256[:12] if self.prepares else None
-        beside = in_new_process(_rehearse, self, place)
-        root = os.path.commonpath(beside) if beside else ""  # a project may move
-        seen = "".join(f"{os.path.relpath(file, root)} {found}\n" for file, found in beside.items())
-        code = sha256(f"{self.sha256}\n{seen}".encode())
-        return dataclasses.replace(self, sha256=code, beside=beside, folder=place and place.resolve())
+        """Let the task prepare itself in a subfolder, unless it has done so; LabError if `prepare` fails."""
+        if not self.prepares:
+            return self
+        place = folder.resolve() / self.sha256[:12]
+        with locked(folder):
+            if not (place / _PREPARED).exists():
+                shutil.rmtree(place, ignore_errors=True)  # what an interrupted `prepare` left
+                place.mkdir(parents=True)
+                with blamed(self.file), _seeded():
+                    cloudpickle.loads(self.content).prepare(place)
+                (place / _PREPARED).touch()
+        return dataclasses.replace(self, folder=place)
 
     def check_optimizers(self, chosen: Mapping[str, Mapping[str, Any]], key: str) -> None:
         """Check that each optimizer under this key is the task's or the lab's; only the lab makes one with options.
@@ -94,47 +91,6 @@ class PackedTask:
                 check(key, name, [*self.optimizers, *OPTIMIZERS], "optimizer")
             if options and name in self.optimizers:
                 raise UsageError(f"the task makes the optimizer {name!r} itself: set {', '.join(options)} there")
-
-
-def _rehearse(own: PackedTask, place: Path | None) -> dict[str, str]:
-    """Prepare the task if it wants to, make a loss of each kind, and return the files that it has imported by then."""
-    watch_imports()
-    files: dict[str, str] = {}
-    if place is not None:
-        with locked(place.parent):
-            files = _prepare(own, place)
-        own = dataclasses.replace(own, folder=place.resolve())
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    # What goes wrong here goes wrong in each run, which tells of it, or only here: then fewer imports are seen.
-    with suppress(Exception), warnings.catch_warnings(action="ignore"), _seeded():
-        task = own.make(RunConfig(task=own.key))
-        model = task.model().to(device)
-        for name in task.optimizers:
-            with suppress(LabError):
-                task.make_optimizer(name, model, 1e-3)
-        for training, batches in ((True, task.batches(0, slice(None))), (False, task.validation(slice(None)))):
-            mixed = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
-            with torch.set_grad_enabled(training), mixed:
-                (batch,) = task.pieces(next(batches), device, 1)
-                scores = task.scores(model.train(training), batch)
-            if training:
-                scores["loss"].backward()
-    return dict(sorted((files | files_in_use()).items()))
-
-
-def _prepare(own: PackedTask, place: Path) -> dict[str, str]:
-    """Call the task's `prepare`, unless its folder is as it and its modules left it; return these modules' files."""
-    marker = place / _PREPARED
-    with suppress(OSError, ValueError):
-        files: dict[str, str] = json.loads(marker.read_text())
-        if all(sha256(Path(file)) == found for file, found in files.items()):
-            return files
-    shutil.rmtree(place, ignore_errors=True)  # what an interrupted or another `prepare` left
-    place.mkdir(parents=True)
-    with blamed(own.file, "in prepare"), _seeded():
-        cloudpickle.loads(own.content).prepare(place)
-    write_json(marker, files := files_in_use())
-    return files
 
 
 @contextmanager
@@ -165,7 +121,7 @@ def load(place: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     sys.path.insert(0, str(file.parent))  # as `python FILE.py` does, so that the file can import its neighbours
-    with blamed(str(file), "while loading"), _seeded():
+    with blamed(str(file)), _seeded():
         spec.loader.exec_module(module)
     if not hasattr(module, name):
         found = [key for key, value in vars(module).items() if hasattr(value, "batches")]
@@ -173,7 +129,7 @@ def load(place: str) -> Any:
     task = getattr(module, name)
     if not isinstance(task, type):
         return task
-    with blamed(str(file), f"in {name}()"), _seeded():
+    with blamed(str(file)), _seeded():
         return task()
 
 
@@ -195,15 +151,15 @@ def defaults(task: Any) -> dict[str, Any]:
 
 
 def bring(
-    task: Any, config: _Config, folder: Path, optimizers: Iterable[str], key: str = "rates"
-) -> tuple[_Config, PackedTask]:
+    task: Any, config: CompareConfig, folder: Path, optimizers: Iterable[str]
+) -> tuple[CompareConfig, PackedTask]:
     """Put the task into a config's `run`, and pack it for other processes; it prepares itself in the folder.
 
     Raises:
-        LabError: the task is broken, an optimizer under this key is unknown, or the run sets what the task brings.
+        LabError: the task is broken, an optimizer is unknown, or the run sets what the task brings.
     """
-    own, options = pack(task), getattr(config, "options", {})
-    own.check_optimizers({name: config.run.optimizer.options | options.get(name, {}) for name in optimizers}, key)
+    own, options = pack(task), config.options
+    own.check_optimizers({name: config.run.optimizer.options | options.get(name, {}) for name in optimizers}, "rates")
     own.check_optimizers({name: {} for name in options}, "options")
     with as_usage_error("run: "):  # before the task is prepared, which may take long
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key))
@@ -218,47 +174,49 @@ def pack(task: Any) -> PackedTask:
         raise LabError(f"a task is an object and {task.__name__} is a class: give {task.__name__}()")
     name = type(task).__name__
     if missing := [f"{method}()" for method in _METHODS if not callable(getattr(task, method, None))]:
-        raise LabError(f"{place_of(type(task))}the task {name} has no {', '.join(missing)}: a task needs model(), "
-                       "batches(seed), loss(model, batch) and validation()")  # fmt: skip
+        raise LabError(f"the task {name} has no {', '.join(missing)}: a task needs model(), batches(seed), "
+                       "loss(model, batch) and validation()")  # fmt: skip
     optimizers = getattr(task, "optimizers", {})
     if not isinstance(optimizers, Mapping) or not all(map(callable, optimizers.values())):
-        raise LabError(f"{place_of(type(task))}optimizers of the task {name} must map names to functions (model, peak "
+        raise LabError(f"optimizers of the task {name} must map names to functions (model, peak "
                        f"rate) → optimizer, got {said(optimizers)}")  # fmt: skip
-    # The file of its code, under the name that tracebacks use.
+    # The files of its code, under the names that tracebacks use.
     codes = (getattr(inspect.unwrap(getattr(task, method)), "__code__", None) for method in _METHODS)
-    file = next((code.co_filename for code in codes if code), "")
-    held = {key: value for key, value in getattr(task, "__dict__", {}).items() if key not in _APART}
-    attributes = {key: fingerprint(value)[:12] for key, value in held.items()}
-    code = fingerprint(task, without=_APART)
-    return PackedTask(name, code, file, tuple(optimizers), hasattr(task, "prepare"), _pickled(task), attributes)
+    files = [code.co_filename for code in codes if code]
+    values = getattr(task, "__dict__", {})
+    with _by_value(sys.modules.get(type(task).__module__)):
+        packed = _pickled(task)
+        whole = _known(task, [values[key] for key in _APART & values.keys()])
+        attributes = {key: _known(value) for key, value in values.items() if key not in _APART}
+    entries, beside = files_of([*files, getattr(sys.modules.get(type(task).__module__), "__file__", None) or ""])
+    code = sha256(json.dumps([whole, sorted(entries.items())]).encode())
+    return PackedTask(name, code, next(iter(files), ""), tuple(optimizers), hasattr(task, "prepare"), packed,
+                      attributes | entries, beside)  # fmt: skip
 
 
-class _Pickler(cloudpickle.Pickler):
-    """Takes functions with a cache along, too, which are otherwise pickled as the name of one in a module."""
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, functools._lru_cache_wrapper) and is_users(value.__module__):
-            return _cached, (value.__wrapped__, value.cache_parameters())
-        return super().reducer_override(value)
+def _known(value: Any, apart: Iterable[Any] = ()) -> str:
+    """A checksum of a value. One that cannot be hashed is new at every start."""
+    return (fingerprint(value, apart) or secrets.token_hex(32))[:12]
 
 
-def _cached(function: Callable[..., Any], parameters: Any) -> Any:
-    return functools.lru_cache(**parameters)(function)
+@contextmanager
+def _by_value(module: ModuleType | None) -> Iterator[None]:
+    """Pickle what this module defines with its code, so that a worker does not need the file."""
+    if module is None or module.__name__ == "__main__" or not is_users(module.__name__):
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 def _pickled(task: Any) -> bytes:
-    """Pickle the task with the code of its module, so that a worker does not need the file."""
-    module = sys.modules.get(type(task).__module__)
-    by_value = module is not None and module.__name__ != "__main__" and is_users(module.__name__)
-    if by_value:
-        cloudpickle.register_pickle_by_value(module)
     try:
-        _Pickler(packed := io.BytesIO()).dump(task)
+        Pickler(packed := io.BytesIO()).dump(task)
         return packed.getvalue()
     except Exception as error:  # an object's own pickling may raise anything
-        raise LabError(f"{place_of(type(task))}the task {type(task).__name__} cannot be sent to other processes "
+        raise LabError(f"the task {type(task).__name__} cannot be sent to other processes "
                        f"({said(error)}): make locks, open files and generators in its methods, not as attributes or "
                        "globals") from error  # fmt: skip
-    finally:
-        if by_value:
-            cloudpickle.unregister_pickle_by_value(module)

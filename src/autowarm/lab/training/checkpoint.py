@@ -35,7 +35,7 @@ from autowarm.rate.restore import Snapshot
 
 from ..config import LabError, RunConfig, differences
 from ..files import MARKER, claim, free, is_ours, read_object, sha256, within, write_atomically, write_json
-from ..tasks.fingerprint import Walk, is_users
+from ..tasks.fingerprint import fingerprint, is_users
 from .metrics import log_checksum, read_identity, read_metrics, read_result
 from .parallel import Ranks
 
@@ -363,15 +363,15 @@ def check_alike(name: str, saved: Tensor | None, new: Tensor | None) -> None:
 
 def attributes(model: nn.Module, optimizer: Optimizer) -> dict[str, str]:
     """Checksums of what the user's modules, and an optimizer of theirs, hold beside tensors, modes and options."""
-    walk = Walk(code=False)
-    walk.known |= {id(part): (b"", part) for part in (*model.modules(), *model.parameters())}
+    parts = [*model.modules(), *model.parameters()]
     return {
-        f"{place}.{name}".lstrip("."): walk.digest(value).hex()
+        f"{place}.{name}".lstrip("."): checksum
         for place, owner in (*model.named_modules(), ("the optimizer", optimizer))
         if is_users(type(owner).__module__)
         for name, value in vars(owner).items()
         if name not in _PYTORCHS and not type(value).__module__.startswith("autowarm.")
-    }
+        and (checksum := fingerprint(value, parts)) is not None
+    }  # fmt: skip
 
 
 def warn_of_changed(before: Mapping[str, str], after: Mapping[str, str], why: str) -> None:

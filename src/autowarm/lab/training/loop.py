@@ -36,11 +36,10 @@ from torch import Tensor, nn
 
 from autowarm import AdaptiveWarmup
 from autowarm.integrations.metrics import loggable_metrics
-from autowarm.optim import geometry_of, kappa_of
 from autowarm.optim.step.nonfinite import Diverged
 from autowarm.smoothness import Probe
 
-from ..config import LabError, RunConfig, ScheduleConfig, UsageError
+from ..config import LabError, RunConfig, UsageError
 from ..errors import as_usage_error
 from ..files import locked, sha256, write_json
 from ..processes import Interrupted, Stop
@@ -61,7 +60,7 @@ from .checkpoint import (
 from .metrics import MetricsLog, OnStep, Progress, finite, read_metrics, write_log
 from .optimizers import evaluating, unchanged
 from .parallel import Ranks, joined
-from .schedules import authors_peak_gap, lower, make_scheduler, recovers, warmup_length
+from .schedules import lower, make_scheduler, recovers, warmup_length
 from .setup import Setup, precision_of
 from .sharpness import sharpness
 
@@ -98,8 +97,8 @@ def train(
         Interrupted: `on_step` or a signal asked to stop.
     """
     with joined(config.engine) as ranks, ExitStack() as held:
-        if own is not None:  # the backward pass and the optimizers also run the user's code
-            held.enter_context(blamed(own.file, "in training", passing=(Interrupted,)))
+        if own is not None:
+            held.enter_context(blamed(own.file, passing=(Interrupted,)))
         if ranks.world > 1:
             ranks.agree(identity(config, ""))
         if config.task is not None and ranks.world > 1:
@@ -137,7 +136,7 @@ class _Run:
         self.stop, self.caught, config = stop, caught, task.config
         self.setup = setup = Setup(task, ranks)
         self.model, self.net, self.optimizer = setup.model, setup.net, setup.optimizer
-        self.scheduler = make_scheduler(self.optimizer, self._schedule(), config.steps, self.model)
+        self.scheduler = make_scheduler(self.optimizer, config.schedule, config.steps, self.model)
         self.guard: Any = getattr(self.scheduler, "_guard", None)
         self.watches = SCHEDULES[config.schedule.kind].watches
         self.progress = Progress()
@@ -155,20 +154,6 @@ class _Run:
             logger.info("%s resumes from step %d", folder.name, self.progress.step)
         self.skipped = getattr(self.optimizer, "skipped_updates", 0)
         self.probe = self._probe()
-
-    def _schedule(self) -> ScheduleConfig:
-        """Return the run's schedule, with the authors' Δ' if it takes that: the weights are still the initial ones."""
-        chosen, optimizer = self.config.schedule, self.optimizer
-        if not (self.config.as_the_authors and chosen.kind == "paper" and chosen.peak_gap is None):
-            return chosen
-        pieces = self.setup.pieces(next(self.task.batches(0, self.setup.rows)))
-        [first] = self.ranks.mean(float(self.setup.forward_backward(pieces)))
-        optimizer.zero_grad()
-        with as_usage_error():
-            gap0, kappa = first - float(chosen.target_loss or 0.0), kappa_of(optimizer, geometry_of(optimizer))
-            numbers = {"lr": self.config.optimizer.lr, "div": chosen.div or 100.0, "sigma_f2": chosen.sigma_f2}
-            peak_gap = authors_peak_gap(gap0, kappa=kappa, warmup=chosen.warmup, decay=chosen.decay, **numbers)
-        return dataclasses.replace(chosen, peak_gap=peak_gap, sigma_f2=ScheduleConfig.sigma_f2)
 
     def finish(self, on_step: OnStep | None) -> dict[str, Any]:
         """Train to the end, evaluate, and write and return the result."""

@@ -1,0 +1,234 @@
+"""A task's results are used again as long as its files and its attributes are known to be the same."""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+import threading
+import zipfile
+from collections import defaultdict
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from autowarm.lab.commands import main
+from autowarm.lab.config import LabError
+from autowarm.lab.files import claim
+from autowarm.lab.tasks.fingerprint import fingerprint
+from autowarm.lab.tasks.own import load, pack
+from autowarm.lab.training.loop import train
+
+from ..helpers import LINE
+from .own_runs import Line, config_of
+
+
+def layer(trained: bool) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1).requires_grad_(trained))
+
+
+def kinds(by: int) -> Any:
+    class Kind(Enum):
+        A = 1
+
+        def value_of(self) -> int:
+            return by
+
+    return Kind
+
+
+def sized(by: int) -> Any:
+    class Sized(list):  # type: ignore[type-arg]
+        def first(self) -> int:
+            return by
+
+    return Sized([1])
+
+
+def decorated(decorate: Callable[[Any], Any], by: int) -> Any:
+    @decorate
+    def shift(x: int) -> int:
+        return x + by
+
+    return shift
+
+
+SOME = torch.tensor([[0.0, 2.0], [3.0, 0.0]])
+# Makes a value by a number: the same number gives the same value, and another number another.
+VALUES: dict[str, Callable[[int], Any]] = {
+    "a frozen layer": lambda n: layer(n == 1),
+    "a regular expression": lambda n: re.compile("a" * n),
+    "a function of a library": lambda n: (np.minimum, np.maximum)[n - 1],
+    "what a function calls": lambda n: (lambda x: np.minimum(x, 1), lambda x: np.maximum(x, 1))[n - 1],
+    "a default": lambda n: defaultdict((int, list)[n - 1], a=1),
+    "an Enum's method": kinds,
+    "a method of a built-in type's subclass": sized,
+    "a closure": lambda n: lambda: n,
+    "a partial": lambda n: functools.partial(print, n),
+    "a cached function": lambda n: decorated(functools.cache, n),
+    "a function without gradients": lambda n: decorated(torch.no_grad(), n),
+    "a set": lambda n: {"a", "b", "c" * n},
+    "a nested set": lambda n: [frozenset({("x", n)})],
+    "constants in a set": lambda n: (lambda x: x in {"a", "b", "c"}, lambda x: x in {"a", "b", "d"})[n - 1],
+    "a tensor": lambda n: n * SOME,
+    "sparse": lambda n: (n * SOME).to_sparse(),
+    "compressed rows": lambda n: (n * SOME).to_sparse_csr(),
+    "conjugated": lambda n: torch.complex(n * SOME, SOME).conj(),
+    "an array": lambda n: np.arange(3) * n,
+    "a number of another type": lambda n: (1, 1.0)[n - 1],
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_is_known_again_and_another_is_another(name: str) -> None:
+    once, again, other = (fingerprint([VALUES[name](n)]) for n in (1, 1, 2))
+    assert once is not None
+    assert once == again != other
+
+
+class Unreadable:
+    def __reduce__(self) -> Any:
+        raise ValueError("it is changing")
+
+
+UNKNOWN = {"raises": Unreadable(), "no values": torch.empty(2, device="meta"), "below itself": [threading.Lock()]}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_cannot_be_hashed_never_counts_as_finished(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fingerprint(UNKNOWN[name]) is None
+    task = Line()
+    task.odd = UNKNOWN[name]  # type: ignore[attr-defined]
+    monkeypatch.setattr("autowarm.lab.tasks.own._pickled", lambda task: b"")
+    first, again = pack(task), pack(task)
+    assert first.sha256 != again.sha256
+    assert [key for key in first.attributes if first.attributes[key] != again.attributes[key]] == ["odd"]
+
+
+def zipped(file: Path, text: str) -> None:
+    file.parent.mkdir(exist_ok=True)
+    with zipfile.ZipFile(file, "w") as packed:
+        packed.writestr("helper.py", text)
+
+
+# What changes in the task's folder, and whether its results are made again.
+EDITS: dict[str, tuple[Callable[[Path], Any], bool]] = {
+    "nothing": (lambda folder: None, False),
+    "its file": (lambda folder: (folder / "task.py").write_text(f"{LINE}    width = 3\n"), True),
+    "a module beside it": (lambda folder: (folder / "helper.py").write_text("A = 2\n"), True),
+    "a module below": (lambda folder: (folder / "pkg/helper.py").write_text("A = 2\n"), True),
+    "a module behind a link": (lambda folder: (folder / "../elsewhere/helper.py").write_text("A = 2\n"), True),
+    "a new module": (lambda folder: (folder / "new.py").write_text(""), True),
+    "a zip": (lambda folder: zipped(folder / "lib/helper.zip", "A = 2\n"), True),
+    "data of another size": (lambda folder: (folder / "data.csv").write_text("1,2,3\n"), True),
+    "data of the same size": (lambda folder: os.utime(folder / "data.csv", (1, 1)), True),
+    "a log": (lambda folder: (folder / "run.log").write_text("more"), False),
+    "a hidden file": (lambda folder: (folder / ".notes").write_text("more"), False),
+    "a folder of ours": (lambda folder: (folder / "runs" / "results.json").write_text("{}"), False),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_of_any_file_is_seen(name: str, tmp_path: Path) -> None:
+    change, seen = EDITS[name]
+    folder, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    for place in (folder, folder / "pkg", elsewhere):
+        place.mkdir()
+        (place / "helper.py").write_text("A = 1\n")
+    (folder / "linked").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(folder)  # goes round in a circle
+    (folder / "task.py").write_text(LINE)
+    (folder / "data.csv").write_text("1,2\n")
+    zipped(folder / "lib" / "helper.zip", "A = 1\n")
+    claim(folder / "runs")
+    first = pack(load(f"{folder / 'task.py'}:Line"))
+    change(folder)
+    again = pack(load(f"{folder / 'task.py'}:Line"))
+    assert (first.sha256 != again.sha256) == seen
+
+
+def test_a_module_that_was_changed_by_hand_is_another_task(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(f"WIDTH = 8\n{LINE.replace('Linear(8', 'Linear(WIDTH')}")
+    task = load(f"{tmp_path / 'task.py'}:Line")
+    first = pack(task)
+    sys.modules[type(task).__module__].WIDTH = 9  # type: ignore[attr-defined]
+    assert pack(task).sha256 != first.sha256
+
+
+DRAWS = """import numpy
+import torch
+FIRST = numpy.random.rand(3)
+KINDS = {"a", "b", "c"}
+class Teacher:
+    optimizers = {"mine": lambda model, lr: torch.optim.SGD(model.parameters(), lr)}
+    def __init__(self):
+        self.net, self.first, self.names = torch.nn.Linear(4, 2), FIRST, {"p", "q", "r"}
+    def model(self):
+        return self.net if "a" in {"a", "b"} else KINDS
+    batches = loss = validation = model
+"""
+PROGRAM = (
+    "import sys\nfrom autowarm.lab.tasks.own import load, pack\nprint(pack(load(sys.argv[1] + ':Teacher')).sha256)"
+)
+
+
+@pytest.mark.long
+def test_a_task_that_draws_as_it_is_made_is_known_again_in_every_process_and_folder(tmp_path: Path) -> None:
+    sums = []
+    for seed in ("1", "2"):
+        file = tmp_path / seed / "teacher.py"
+        file.parent.mkdir()
+        file.write_text(DRAWS)
+        words = [sys.executable, "-c", PROGRAM, str(file)]
+        sums.append(subprocess.run(words, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True))
+    assert sums[0].stdout == sums[1].stdout
+    assert sums[0].stdout, sums[0].stderr
+
+
+def test_loading_a_task_leaves_the_generators(tmp_path: Path) -> None:
+    (tmp_path / "teacher.py").write_text(DRAWS)
+    before = torch.get_rng_state()
+    first, again = (pack(load(f"{tmp_path / 'teacher.py'}:Teacher")) for _ in range(2))
+    assert first.sha256 == again.sha256
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_run_ends_where_a_module_beside_the_task_has_changed(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(LINE)
+    (tmp_path / "helper.py").write_text("A = 1\n")
+    own = pack(load(f"{tmp_path / 'task.py'}:Line"))
+    assert train(config_of(own), tmp_path / "one", own=own)["val_loss"] > 0
+    (tmp_path / "helper.py").write_text("A = 2\n")
+    with pytest.raises(LabError, match=r"helper\.py has changed since this command started: start it again"):
+        train(config_of(own), tmp_path / "two", own=own)
+
+
+NEW_AT_EACH_START = f"""{LINE}
+    defaults = {{"rates": {{"adamw": [0.1]}}, "run": {{"steps": 2}}, "warmups": [0], "seeds": [0]}}
+
+    def __init__(self):
+        self.started, self.width = time.time_ns(), 8
+"""
+
+
+@pytest.mark.usefixtures("jobs_here")
+def test_what_is_new_in_a_task_at_each_start_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("task.py").write_text(NEW_AT_EACH_START)
+    for _ in range(2):
+        assert main(["compare", "--task", "task.py:Line", "--schedules=[linear]", "--out", "out"]) == 0
+    assert capsys.readouterr().out.count("the task is new: started changed since the last start") == 1
+    statuses = [main(["train", "--task", "task.py:Line", "--out", "one", "--schedule=constant"]) for _ in range(2)]
+    assert statuses == [0, 1]
+    said = capsys.readouterr().err
+    assert "task.started: " in said
+    assert "task.width" not in said

@@ -2,10 +2,16 @@
 
 ``gpt.py --out_dir=FOLDER --max_iters=60 --init_from=resume``, or the same by torchrun. Gradient accumulation, a
 GradScaler, clipping, DDP, and a compiled model, by the backend that needs no C++ compiler; the graphs are those of the
-default. Like its model it makes ``max_iters + 1`` updates.
+default. Like its model it makes ``max_iters + 1`` updates. It writes a line of ``log.jsonl`` per update, and
+``result.json`` at the end. With ``DIE_AT`` in the environment, the process kills itself after that update: nothing is
+flushed, closed or saved.
 """
 
+import hashlib
+import json
 import os
+import random
+import signal
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from client import Record, make_sentences
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -81,7 +86,8 @@ torch.manual_seed(1337 + rank)
 # The data: characters, as in data/shakespeare_char/prepare.py, each rank its own file.
 folder = Path(out_dir)
 folder.mkdir(parents=True, exist_ok=True)
-text = "\n".join(make_sentences(400))
+words = ("the old captain", "a small robot", "sees a light", "builds a boat", "in the morning", "after the rain")
+text = " ".join(random.Random(0).choices(words, k=1200))
 characters = sorted(set(text))
 np.array([characters.index(c) for c in text], dtype=np.uint16).tofile(folder / f"train-{rank}.bin")
 data = np.memmap(folder / f"train-{rank}.bin", dtype=np.uint16, mode="r")
@@ -107,7 +113,8 @@ if init_from == "resume":
 raw_model = model
 if ddp:
     model = DistributedDataParallel(model)
-record = Record(folder / f"rank-{rank}" if ddp else folder)
+record = folder / f"rank-{rank}" if ddp else folder
+record.mkdir(exist_ok=True)
 
 
 def save() -> None:
@@ -135,11 +142,19 @@ while True:
     scheduler.step()
     optimizer.zero_grad(set_to_none=True)
     iter_num += 1
-    record.update(iter_num, lr, loss.item())
+    with open(record / "log.jsonl", "a") as file:
+        file.write(json.dumps({"update": iter_num, "lr": lr, "loss": loss.item()}) + "\n")
+    if iter_num == int(os.environ.get("DIE_AT", 0)):
+        os.kill(os.getpid(), signal.SIGKILL)
     if iter_num > max_iters:
         break
 
-record.finish(raw_model, scheduler)
+weights = hashlib.sha256()
+for tensor in raw_model.state_dict().values():
+    weights.update(tensor.detach().contiguous().numpy().tobytes())
+result = {"weights": weights.hexdigest(), "total_steps": scheduler.total_steps, "updates": scheduler.last_epoch,
+          "phase": scheduler.phase, "rates": [float(group["lr"]) for group in optimizer.param_groups]}  # fmt: skip
+(record / "result.json").write_text(json.dumps(result))
 if rank == 0:
     save()
 if ddp:

@@ -12,8 +12,3 @@ def test_no_room_of_the_library_imports_one_above_it_or_the_lab() -> None:
     assert {"schedule", "optim", "geometry", "losses"} < rooms.keys()
     for room, others in rooms.items():
         assert not [other for other in others if other.startswith("lab.") or level[other] >= level[room]], room
-
-
-def test_rooms_that_import_each_other_share_a_floor() -> None:
-    rooms = {"cellar": set(), "left": {"right", "cellar"}, "right": {"left"}, "roof": {"right"}}
-    assert SCRIPT["floors"](rooms) == {"cellar": 0, "left": 1, "right": 1, "roof": 2}

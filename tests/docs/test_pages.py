@@ -1,6 +1,5 @@
 """What the README and the documentation tell a reader to type works, and what they point to is there."""
 
-import csv
 import importlib
 import json
 import re
@@ -192,10 +191,6 @@ def test_the_optimizers_tables_are_those_of_the_stored_run() -> None:
         path = f"data/tables/{name}.csv"
         assert (ROOT / "docs" / path).read_text(encoding="utf-8") == text
         assert f"]({path})" in page
-    with open(ROOT / "docs" / "data" / "tables" / "optimizers-times.csv", newline="", encoding="utf-8") as file:
-        faster = sorted(float(line["× faster"].strip("*")) for line in csv.DictReader(file))
-    said = f"our Muon is {faster[0]:.2f} to {faster[-1]:.2f} times as fast as `torch.optim.Muon`"
-    assert said in " ".join(page.split())
 
 
 @pytest.mark.long

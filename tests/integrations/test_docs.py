@@ -15,8 +15,9 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from autowarm import Lion, Muon
+from autowarm import AdaptiveWarmup, Lion, Muon
 
+from .plain import rates_of as plain_rates
 from .plain import train
 
 ROOT = Path(__file__).parents[2]
@@ -55,12 +56,36 @@ def micro_loss(model: nn.Module, i: int) -> torch.Tensor:
     return model(x).square().mean() + 1
 
 
-def test_timms_layer_decay() -> None:
-    """tests/clients/images.py trains by the recipe as timm's train.py does, and resumes."""
-    groups = [{"params": [nn.Parameter(torch.zeros(3, 5))], "lr_scale": scale} for scale in (1.0, 0.25)]
-    opt = Lion(groups, lr=LR)
-    block("TimmWarmup")["TimmWarmup"](opt, STEPS)
-    assert opt.param_groups[0]["lr"] == 4 * opt.param_groups[1]["lr"]
+def test_timm_saves_the_schedule_with_its_optimizer_and_keeps_layer_decay() -> None:
+    """timm's `CheckpointSaver` and `resume_checkpoint` write and load the optimizer's state, and no scheduler's."""
+
+    def made() -> tuple[torch.optim.Optimizer, Any]:
+        torch.manual_seed(0)
+        groups = [{"params": [nn.Parameter(torch.zeros(3, 5))], "lr_scale": scale} for scale in (1.0, 0.25)]
+        opt = Lion(groups, lr=LR)
+        return opt, block("TimmWarmup")["TimmWarmup"](opt, STEPS)
+
+    def rates_of(opt: torch.optim.Optimizer, scheduler: Any, updates: range) -> list[float]:
+        rates = []
+        for t in updates:
+            first, second = (group["lr"] for group in opt.param_groups)
+            assert first == 4 * second
+            rates.append(first)
+            for weight, loss in ((3, 4.0 - t / 9), (1, 8.0 - t / 9)):
+                scheduler.observe(loss, weight=weight)
+            opt.step()
+            scheduler.step_update(num_updates=t + 1, metric=0.0)
+        scheduler.step(1, 0.0)  # the end of an epoch, which is no update
+        return rates
+
+    plain = AdaptiveWarmup(Lion([nn.Parameter(torch.zeros(3, 5))], lr=LR), STEPS)
+    expected = plain_rates(plain, [[(4.0 - t / 9, 3), (8.0 - t / 9, 1)] for t in range(STEPS)])
+    opt, scheduler = made()
+    rates = rates_of(opt, scheduler, range(4))
+    resumed, scheduler = made()
+    resumed.load_state_dict(opt.state_dict())
+    scheduler.step_update(4)  # as train.py does after it has resumed; no update has been made
+    assert rates + rates_of(resumed, scheduler, range(4, STEPS)) == expected
 
 
 # torchtitan as it is documented: it needs GPUs to be made, and is no requirement of ours.

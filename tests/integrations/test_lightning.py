@@ -2,7 +2,6 @@
 
 import csv
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,23 +58,6 @@ class Module(pl.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         self.rates.append(optimizer.param_groups[0]["lr"])
-
-
-class Around(pl.LightningModule):
-    """Around a network that returns its loss, with the schedule that a function makes for it."""
-
-    def __init__(self, net: nn.Module, make: Callable[[nn.Module], AdaptiveWarmup]) -> None:
-        super().__init__()
-        self.net, self.make = net, make
-
-    def training_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
-        loss = self.net(batch)["loss"]
-        self.log("loss", loss)
-        return loss
-
-    def configure_optimizers(self) -> Any:
-        self.sched = self.make(self.net)
-        return {"optimizer": self.sched.optimizer, "lr_scheduler": scheduler_config(self.sched)}
 
 
 QUIET = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)

@@ -11,7 +11,7 @@ from autowarm.logs.log import make_log
 
 T = 600
 STEPS = np.arange(1, T + 1)
-LOSSES = 2.0 + 6.0 * np.exp(-STEPS / 60)
+LOSSES = 0.2 + 7.8 * np.exp(-STEPS / 40)  # to a fortieth: past a twentieth, the default's peak in the sign geometry
 RATES = 3e-4 * np.minimum(1.0, STEPS / 90)
 TEXT = "step,loss,lr\n" + "".join(f"{s},{x!r},{r!r}\n" for s, x, r in zip(STEPS.tolist(), LOSSES.tolist(), RATES.tolist(), strict=True))  # fmt: skip # noqa: E501
 
@@ -60,7 +60,11 @@ def test_options_reach_the_scheduler() -> None:
     early = replay((STEPS, LOSSES), max_warmup=30)
     assert (early.recorded.ended_by, early.warmup_steps) == ("clock", 30)
     assert replay((STEPS, LOSSES), total_steps=2 * T).log.total_steps == 2 * T
-    late = replay((STEPS, LOSSES), target_loss=1.9)
+    ends = [replay((STEPS, LOSSES), geometry=name).warmup_steps for name in ("spectral", "frobenius", "sign")]
+    assert ends[0] == ends[1] < ends[2] == replay((STEPS, LOSSES)).warmup_steps  # a third of the gap, or a twentieth
+    with pytest.raises(ValueError, match="geometry is one of sign, spectral, frobenius, got 'spectrl'"):
+        replay((STEPS, LOSSES), geometry="spectrl")
+    late = replay((STEPS, LOSSES), target_loss=0.1)
     assert late.recorded.losses.tolist() == LOSSES.tolist()
     assert late.warmup_steps != replay((STEPS, LOSSES)).warmup_steps
 

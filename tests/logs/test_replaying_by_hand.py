@@ -14,13 +14,14 @@ from autowarm import AdaptiveWarmup
 from autowarm.logs import replaying
 from autowarm.logs.log import Log, make_log
 from autowarm.logs.replaying import as_recorded, closed_loop
+from autowarm.schedule import Calibration
 from autowarm.schedule.core import Plan, State
 from autowarm.schedule.planning import plan_of
 
 T = 400
 
 
-OPTIONS: dict[str, Any] = {"geometry": "sign", "kappa": 1e8}
+OPTIONS: dict[str, Any] = {"calibration": Calibration("sign", kappa=1e8)}
 make = partial(plan_of, **OPTIONS)
 
 

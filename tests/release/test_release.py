@@ -167,16 +167,10 @@ def test_versions_agree() -> None:
     assert re.search(r'^version = "(.+)"$', project, re.MULTILINE)[1] == autowarm.__version__ == citation["version"]
 
 
-def test_ci_runs_the_oldest_and_the_newest_that_the_documentation_names() -> None:
+def test_ci_runs_the_oldest_versions_that_are_allowed_and_the_newest_pinned() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"]
     pairs = [(entry["python"], entry["torch"]) for entry in jobs["core"]["strategy"]["matrix"]["include"]]
-    said = re.search(r"Python (3\.\d+) to (3\.\d+), PyTorch (2\.\d+) to (2\.\d+)", (ROOT / "docs/index.md").read_text())
-    assert said
-    assert (pairs[0][0], pairs[-1][0]) == (said[1], said[2])
-    assert (pairs[0][1].rpartition(".")[0], pairs[-1][1].rpartition(".")[0]) == (said[3], said[4])
     project = (ROOT / "pyproject.toml").read_text()
-    assert f"torch>={said[3]}" in project
-    assert f'requires-python = ">={said[1]}"' in project
-    pinned = re.search(r"^torch==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    assert pinned
-    assert pinned[1] == pairs[-1][1]
+    assert f'requires-python = ">={pairs[0][0]}"' in project
+    assert f"torch>={pairs[0][1].rpartition('.')[0]}" in project
+    assert f"torch=={pairs[-1][1]}" in (ROOT / "constraints.txt").read_text().split()

@@ -138,8 +138,8 @@ def _split(table: Table, loss: str | None) -> dict[str, Table]:
         for run in dict.fromkeys(match["run"] for match in wide):
             columns = {m["column"]: table[m.string] for m in wide if m["run"] == run and not m["extreme"]}
             shared = {key: column for key, column in table.items() if not _WIDE.match(key)}
-            shared = _within(shared, _rows_of(columns.values())) if columns else {}
-            tables[run] = shared | columns
+            rows = np.unique(np.concatenate([[], *(column.rows for column in columns.values())]))
+            tables[run] = _within(shared, rows) | columns
         return tables
     key = next((column for column in table if plain(column) in _RUNS), None)
     if key is None:
@@ -148,14 +148,6 @@ def _split(table: Table, loss: str | None) -> dict[str, Table]:
     for row, run in zip(table[key].rows.tolist(), table[key].values, strict=True):
         groups.setdefault(str(run), []).append(row)
     return {run: _within(table, np.array(rows)) for run, rows in groups.items()}
-
-
-def _rows_of(columns: Iterable[Column]) -> NDArray[np.int64]:
-    each = [column.rows for column in columns]
-    used = np.zeros(1 + max(int(rows[-1]) for rows in each), dtype=bool)
-    for rows in each:
-        used[rows] = True
-    return np.flatnonzero(used)
 
 
 def _shared(one: Column, other: Column) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -187,10 +179,7 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
         )
     if of_step == "batch":
         notes.append("the step counts batches: more than updates, if an update takes several")
-    counted = of_step is None
-    if of_step is not None and table[of_step].numbers()[1]:
-        table = table | {of_step: table[of_step].counts()}
-    if of_step is None:
+    if counted := of_step is None:
         counts = [key for key in columns if _OTHER_COUNT.search(plain(key)) and not _SPEED.search(plain(key))]
         if counts or _first(columns, _EPOCHS) is not None:
             why = f"{counts[0]!r} counts something else" if counts else "a loss per epoch says too little"
@@ -202,13 +191,11 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
         notes.append("no column counts updates, so each loss counts as one update")
         rows = table[of_loss].rows
         of_step, table = "step", table | {"step": Column(rows, np.arange(1.0, len(rows) + 1))}
-    elif (epoch := _first(columns, _EPOCHS)) is not None:
-        steps, epochs = table[of_step].within(table[of_loss].rows), table[epoch]
-        _, i, j = _shared(steps, epochs)
-        if ((np.diff(steps.numbers()[0][i]) < 0) & (np.diff(epochs.numbers()[0][j]) > 0)).any():
-            raise LogError(
-                f"{name}: the steps begin again in each epoch: pass steps that count the whole run's updates"
-            )
+    else:
+        if table[of_step].numbers()[1]:
+            table = table | {of_step: table[of_step].counts()}
+        if (epoch := _first(columns, _EPOCHS)) is not None:
+            _refuse_epochs(table[of_step].within(table[of_loss].rows), table[epoch], name)
     losses, odd, rows = _series(table, of_step, of_loss, "losses", notes)
     if odd > len(losses[0]):
         raise LogError(f"{name}: {notes[-1]}: write them as 1234.5, or choose another column ({_listed(columns)})")
@@ -242,6 +229,13 @@ def _planned(table: Table) -> int | None:
     key = next((key for key in table if TOTAL.search(plain(key))), None)
     totals = [x for x in table[key].numbers()[0].tolist() if x > 0 and x % 1 == 0] if key else []
     return int(totals[-1]) if totals else None
+
+
+def _refuse_epochs(steps: Column, epochs: Column, name: str) -> None:
+    """Where the epoch rises, the step must not fall."""
+    _, i, j = _shared(steps, epochs)
+    if ((np.diff(steps.numbers()[0][i]) < 0) & (np.diff(epochs.numbers()[0][j]) > 0)).any():
+        raise LogError(f"{name}: the steps begin again in each epoch: pass steps that count the whole run's updates")
 
 
 def _refuse_validation(table: Table, loss: str, name: str) -> None:

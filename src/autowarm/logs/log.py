@@ -355,10 +355,9 @@ def _total(name: str, total_steps: Any, planned: int | None, last: int) -> int:
         total = operator.index(total_steps)
     except TypeError:
         raise LogError(f"total_steps must be a whole number, got {total_steps!r}") from None
-    if total > _MOST_UPDATES:
-        raise LogError(f"{name}: total_steps must be at most {_MOST_UPDATES:,}, got {total:,}")
-    if total < last:
+    if not last <= total <= _MOST_UPDATES:
         raise LogError(
-            f"{name}: total_steps={total}, but the log goes to update {last}: give the run's whole length, or none"
+            f"{name}: total_steps={total}, but the log goes to update {last}, and a run has at most "
+            f"{_MOST_UPDATES:,} updates: give the run's whole length, or none"
         )
     return total

@@ -52,6 +52,7 @@ class Fit:
     residuals: Array = field(repr=False, compare=False)
 
     def __call__(self, gaps: ArrayLike) -> Array:
+        # (n, coefficients) @ (coefficients,)
         return _design(np.asarray(gaps, dtype=np.float64), self.exponents) @ np.array(self.coefficients)
 
     @property
@@ -139,7 +140,9 @@ def fit(
     # The coefficients, and how well the curve describes the data.
     coefficients = _solve(_design(x, exponents), y, nonnegative)
     residuals = y - _design(x, exponents) @ coefficients
+    # Sums of squares: about the curve, and about the mean.
     rss, tss = float(residuals @ residuals), float(np.sum((y - y.mean()) ** 2))
+    # A free ρ is one parameter more.
     parameters = len(exponents) + free
     floor = max(np.finfo(float).eps ** 2 * float(y @ y), np.finfo(float).tiny)  # keeps the AIC of an exact fit finite
     return Fit(
@@ -170,6 +173,7 @@ def bootstrap(
     random sign. A plain bootstrap would treat the points as independent and give intervals that are too narrow.
     """
     x = np.asarray(gaps, dtype=np.float64)
+    # Long enough to hold the correlation of neighbours, short enough to leave about √n signs to draw
     size = block or max(1, round(math.sqrt(len(x))))
     # One sign for each block of neighbouring points: (samples, blocks).
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(samples, -(-len(x) // size)))
@@ -183,18 +187,22 @@ def bootstrap(
     # Percentile intervals of the coefficients, and of the curves that they draw.
     tails = [50 * (1 - level), 50 * (1 + level)]
     intervals = [Interval(*map(float, pair)) for pair in np.percentile(coefficients, tails, axis=0).T]
+    # (samples, coefficients) @ (coefficients, gaps): one curve for each sample
     curves = coefficients @ _design(x if at is None else np.asarray(at, dtype=np.float64), curve.exponents).T
+    # Edges of the band, each (gaps,)
     low, high = np.percentile(curves, tails, axis=0)
     return intervals, (low, high)
 
 
 def _design(x: Array, exponents: Sequence[float]) -> Array:
+    # x (n,) → (n, exponents): one column for each power
     return np.stack([x**e for e in exponents], axis=-1)
 
 
 def _scale(X: Array) -> Array:
     """The columns' norms. Columns divided by them have equal size, so that Δ and Δ² do not spoil the conditioning."""
     scale = np.linalg.norm(X, axis=0)
+    # A column of zeros, as of gaps that are all 0, stays as it is.
     scale[scale == 0] = 1.0
     return scale
 
@@ -215,6 +223,7 @@ def _solve(X: Array, y: Array, nonnegative: bool) -> Array:
         return unconstrained
     # The constrained optimum is the unconstrained optimum over its own support. Three columns have eight subsets.
     subsets = itertools.chain.from_iterable(itertools.combinations(everything, k) for k in range(len(everything) + 1))
+    # The empty subset, all zeros, is always feasible.
     feasible = [c for c in map(least_squares, subsets) if np.all(c >= 0)]
     return min(feasible, key=lambda c: float(np.sum((y - X @ c) ** 2)))
 
@@ -223,6 +232,7 @@ def _best_rho(x: Array, y: Array, others: tuple[float, ...]) -> float:
     """Find the exponent of least RSS: a grid, since there may be many minima, then golden section around the best."""
 
     def rss(log_rho: float) -> float:
+        # For a given ρ the model is linear in its coefficients.
         X = _design(x, (*others, math.exp(log_rho)))
         return float(np.sum((y - X @ _solve(X, y, True)) ** 2))
 
@@ -233,6 +243,7 @@ def _best_rho(x: Array, y: Array, others: tuple[float, ...]) -> float:
     # Golden section: 40 steps narrow the bracket below single precision.
     golden = (math.sqrt(5) - 1) / 2
     for _ in range(40):
+        # Two points within the bracket; what lies beyond the worse one goes.
         a, b = high - golden * (high - low), low + golden * (high - low)
         low, high = (low, b) if rss(a) < rss(b) else (a, high)
     return math.exp((low + high) / 2)

@@ -111,8 +111,10 @@ def measure(
         slopes_after.append(torch.dot(double(after).flatten(), wide))
         squares.append(torch.dot(wide, wide))
     return {
+        # Over the measured tensors: the dual of a maximum is the sum.
         "gradient_change": _gather(duals).sum(),
         "step_norm": _gather(norms).amax(),
+        # Over all tensors: inner products add up.
         "slope": _gather(slopes).sum(),
         "slope_after": _gather(slopes_after).sum(),
         "step_l2": _gather(squares).sum().sqrt(),

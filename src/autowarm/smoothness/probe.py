@@ -90,6 +90,7 @@ class Probe:
         self.optimizer = optimizer
         self.every = every
         self.points: list[Point] = []
+        # None stands for each group's own.
         self._geometry = None if geometry == "groups" else resolve(geometry or geometry_of(optimizer))
         check_member(process_group)
         self._process_group = process_group
@@ -100,10 +101,12 @@ class Probe:
         """Wrap clipping and ``optimizer.step()`` in ``with probe(closure) as loss:``."""
         step = self.step
         self.step += 1
+        # A step that is not measured: one pass, no copies.
         if step % self.every:
             yield closure()
             return
         params, measured, geometry = self._tensors()
+        # Gradients of an earlier step would be part of the first gradient and not of the second.
         if any(p.grad is not None and bool(local(p.grad).any()) for p in params):
             raise RuntimeError(
                 "a probed step must start with gradients of zero, but those of an earlier step are still there: call "
@@ -123,6 +126,7 @@ class Probe:
         with torch.no_grad():
             steps = [p.detach() - x for p, x in zip(params, weights, strict=True)]
         weights.clear()
+        # Buffers, gradients and generators are put back afterwards.
         with untouched(self.model, params):
             set_generators(states)
             loss_after = closure().detach()
@@ -136,6 +140,7 @@ class Probe:
     def _tensors(self) -> tuple[list[Tensor], list[bool], MaxOverLayers]:
         """Return all tensors that the optimizer trains, each once, which of them are measured, and their norms."""
         named, geometry_by_tensor = self._geometry, dict[Tensor, Any]()
+        # A tensor in two groups counts once, with the geometry of the first.
         for group in self.optimizer.param_groups:
             for p in group["params"]:
                 if p.requires_grad:
@@ -146,6 +151,7 @@ class Probe:
         if not any(measured):
             measured = [True] * len(measured)
         geometries = [one for one, counts in zip(geometry_by_tensor.values(), measured, strict=True) if counts]
+        # An optimizer that is not ours has groups without a geometry.
         if named is None and not all(isinstance(one, Geometry) for one in geometries):
             raise ValueError(
                 f'geometry="groups" needs a geometry in every group, which {type(self.optimizer).__name__} lacks: '
@@ -154,10 +160,12 @@ class Probe:
         return list(geometry_by_tensor), measured, MaxOverLayers(geometries)
 
     def _mean_over_ranks(self, losses: list[Tensor]) -> list[Tensor]:
+        # (2,): the losses before and after the step, on this rank
         local_losses = torch.stack([double(whole(loss)).reshape(()) for loss in losses])
         if not (dist.is_available() and dist.is_initialized()):
             return list(local_losses)
         world = dist.get_world_size(self._process_group)
+        # (2·ranks,): rank 0's two losses, then rank 1's, …
         all_losses = local_losses.new_empty(world * len(losses))
         dist.all_gather_into_tensor(all_losses, local_losses, group=self._process_group)
         # Every rank sums in rank order, so that all get bit-identical results.

@@ -49,12 +49,14 @@ class Smoothness:
     K_rho: float
 
     def __post_init__(self) -> None:
+        # Each constant ≥ 0, so that K never falls as the gap grows; NaN fails the comparison, too.
         for name in ("K0", "K1", "K_rho"):
             value = getattr(self, name)
             if not (value >= 0 and math.isfinite(value)):
                 raise ValueError(f"{name} must be finite and at least 0, as the theorems assume; got {value}")
         if not (self.rho > 0 and math.isfinite(self.rho)):
             raise ValueError(f"rho must be positive and finite, got {self.rho}")
+        # A K of zero everywhere would make every rate infinite.
         if self.K0 == self.K1 == self.K_rho == 0:
             raise ValueError("K0, K1 and K_rho are all zero: at least one must be positive")
 
@@ -90,6 +92,7 @@ class Smoothness:
         never positive: K(Δ)/Δ falls to K1 (to K1 + Kρ if ρ = 1), so the rate only decays as the gap falls. The bound
         is infinite if that limit is 0.
         """
+        # sup Δ/K(Δ) = 1/inf K(Δ)/Δ
         least = self._least_per_gap
         return 1 / least if least > 0 else math.inf
 
@@ -113,6 +116,7 @@ class Smoothness:
         """
         if self.rho <= 1:
             raise ValueError(f"λ_max is defined for rho > 1, got {self.rho}")
+        # λ² ≤ 8·K(Δ)/Δ at every gap if it holds where K(Δ)/Δ is least.
         return math.sqrt(8 * self._least_per_gap)
 
     @classmethod
@@ -132,11 +136,13 @@ class Smoothness:
             >>> Smoothness.from_gradient_norm(1.0, 1.0, 1.0)  # cosh(x) − 1
             Smoothness(rho=1.0, K0=2.0, K1=0.0, K_rho=4.0)
         """
+        # For ρ ≥ 2 the gap bounds no power of the gradient.
         if not 0 < rho < 2:
             raise ValueError(f"the lemma needs 0 < rho < 2, got {rho}")
         if not L_rho >= 0:
             raise ValueError(f"L_rho must be at least 0, got {L_rho}")
         # Let L = L0 + Lρ·G^ρ at a gradient of norm G. If L0 is the larger term, L ≤ 2·L0; otherwise the gap is at least
         # G²/(2L) ≥ G^{2−ρ}/(4Lρ), which bounds G^ρ by a power of the gap.
+        # G² ≤ 4Lρ·G^ρ·Δ gives G^{2−ρ} ≤ 4Lρ·Δ, hence Lρ·G^ρ ≤ Lρ·(4Lρ·Δ)^{ρ/(2−ρ)}.
         exponent = rho / (2 - rho)
         return cls(exponent, 2 * L0, 0.0, L_rho * (4 * L_rho) ** exponent)

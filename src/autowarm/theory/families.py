@@ -38,6 +38,7 @@ class FiniteSum:
     components: Sequence[CompositeProblem]
 
     def __post_init__(self) -> None:
+        # One norm, one x*, one Φ and one c, so that the largest L among the f_ξ serves all of them.
         first = self.components[0] if self.components else None
         if first is None or not all(
             isinstance(f.geometry, Frobenius)
@@ -70,6 +71,7 @@ class FiniteSum:
 
     def gap(self, x: Tensor) -> float:
         """f(x) − f* of the mean."""
+        # The minimiser is common to all, so f* is the mean of the f_ξ*, and the gap the mean of their gaps.
         return sum(f.gap(x) for f in self.components) / len(self.components)
 
     def largest_gap(self, D: float) -> float:
@@ -77,6 +79,7 @@ class FiniteSum:
         f = self._steepest
         # q is L-smooth with minimum 0 at x*. The steepest f_ξ bounds all, because they share Φ and c.
         q = f.L * D**2 / 2
+        # Beyond the edge of Φ there is no bound.
         return f.scale * float(f.outer.value(torch.tensor(q, dtype=torch.float64))) if q < f.outer.edge else math.inf
 
     def radius(self, x0: Tensor) -> float:
@@ -85,6 +88,7 @@ class FiniteSum:
         Raises:
             ValueError: some f_ξ may be infinite within D of x*, where a path may go.
         """
+        # The distance is the same for every f_ξ. A finite M means that the ball of radius D lies in all domains.
         D = self.components[0].distance(x0)
         if math.isinf(self.largest_gap(D)):
             raise ValueError(f"x0 is {D} from x*, and some f_ξ is infinite within that distance; start nearer")
@@ -98,6 +102,7 @@ class FiniteSum:
 
     def draw(self, generator: torch.Generator | None = None) -> CompositeProblem:
         """Draw f_ξ for a random ξ."""
+        # ξ is uniform over the components.
         return self.components[int(torch.randint(len(self.components), (), generator=generator))]
 
 

@@ -92,8 +92,10 @@ def barrier(power: float = 2.0) -> Outer:
     # m of the power mean (1+s)^{ρ−1} ≤ m·(1 + s^{ρ−1}), by which the constants for ρ > 2 are too large.
     excess = max(1.0, 2 ** (rho - 2))
     return Outer(
+        # Φ(q) = exp(−p·ln(1−q)) − 1, accurate for tiny q, and Φ′(q) = p·(1−q)^{−p−1}
         value=lambda q: torch.expm1(-p * torch.log1p(-q)),
         slope=lambda q: p * (1 - q) ** (-p - 1),
+        # K/L ≤ p + (p+1)(2m(p+2) − 2p − 1)·v + 2p(p+1)m·v^ρ of the module's docstring, m = excess
         K=Smoothness(rho, p, (p + 1) * (2 * excess * (p + 2) - 2 * p - 1), 2 * p * (p + 1) * excess),
         edge=1.0,
     )
@@ -165,11 +167,13 @@ class CompositeProblem:
 
     @property
     def _epsilon(self) -> float:
+        # ε, with which the two waves of t·g′ − g have the amplitude θ < 1
         return self.ripple / math.sqrt(1 + self.frequency**2)
 
     @property
     def convex(self) -> bool:
         """Whether q, and therefore f, is convex. If not, both are only star-convex."""
+        # g″ ≥ 1 − θ·√(4+ω²)/2
         return self.ripple * math.sqrt(4 + self.frequency**2) <= 2
 
     @cached_property
@@ -188,25 +192,30 @@ class CompositeProblem:
 
     def _inner(self, x: Tensor) -> tuple[Tensor, Tensor]:
         # q and ∇q with respect to t = A·vec(x − x*).
+        # t (rows,), or (x.numel(),) if A is the identity
         t = (x - self.x_star).reshape(-1)
         if self.features is not None:
             t = self.features @ t
+        # Least squares: g(t) = t²/2 and g′(t) = t.
         if self.ripple == 0:
             return 0.5 * torch.linalg.vecdot(t, t), t
         # g and g′ of the ripples. The wave is bounded and multiplied by t², so any phase is right at t = 0.
         phase = self.frequency * torch.where(t == 0, 1.0, t).abs().log()
         wave = 1 + self._epsilon * phase.sin()
+        # g′ = t·(1 + ε·sin) + t·εω/2·cos, by the product rule, as d(ω·ln|t|)/dt = ω/t
         slope = t * (wave + 0.5 * self._epsilon * self.frequency * phase.cos())
         return 0.5 * torch.linalg.vecdot(t * t, wave), slope
 
     def gap(self, x: Tensor) -> float:
         """Return Δ = f(x) − f*, accurate to rounding even if tiny."""
+        # Φ of the inner function, and not a difference of two losses, which would cancel near x*
         q = self._inner(x)[0]
         return self.scale * float(self.outer.value(q)) if q < self.outer.edge else math.inf
 
     def gap_and_gradient(self, x: Tensor) -> tuple[float, Tensor]:
         """Return `gap` and ∇f(x), of x's shape, which is NaN outside the domain."""
         q, dq = self._inner(x)
+        # Beyond the edge f is infinite and has no gradient.
         if not q < self.outer.edge:
             return math.inf, torch.full_like(x, math.nan)
         # Chain rule: ∇f = c·Φ′(q)·Aᵀg′(A·vec(x − x*)).
@@ -225,6 +234,7 @@ class CompositeProblem:
         high = 1.0
         while below(high):
             high *= 2
+        # At x* itself the gap is 0, so halving ends.
         low = high / 2
         while low > 0 and not below(low):
             low /= 2
@@ -249,6 +259,7 @@ class CompositeProblem:
 
     def radius(self, x0: Tensor) -> float:
         """Return Theorem 1's D: ‖x⁰ − x*‖ in ℓ2 (Lemma "boundedness"), otherwise the radius of {f ≤ f(x⁰)}."""
+        # In ℓ2 no step leads away from x*; in the other norms no step leaves the level set.
         return self.distance(x0) if isinstance(self.geometry, Frobenius) else self.level_radius(x0)
 
 
@@ -265,6 +276,7 @@ def catalogue(seed: int = 0) -> dict[str, CompositeProblem]:
         (15, True, False)
     """
     generator = torch.Generator().manual_seed(seed)
+    # Φ and θ of each kind; geometry and shape of x of each norm
     kinds: dict[str, tuple[Outer, float]] = {
         "quadratic": (LINEAR, 0.0),
         "barrier": (barrier(2.0), 0.0),
@@ -277,6 +289,7 @@ def catalogue(seed: int = 0) -> dict[str, CompositeProblem]:
         "linf": (Sign(), (4,)),
         "spectral": (Spectral(), (2, 3)),
     }
+    # 3 norms × 5 kinds; each draw of the generator belongs to one problem, in this order.
     problems = {}
     for (norm, (geometry, shape)), (kind, (outer, ripple)) in product(norms.items(), kinds.items()):
         # A well-conditioned A that no axis and no norm is aligned with.

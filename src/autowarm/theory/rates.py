@@ -32,12 +32,14 @@ def _require_positive(**values: float) -> None:
 
 def _per_curvature(gap: float | Array, K: Smoothness) -> float | Array:
     # Δ/K(Δ), but 0 at Δ = 0 even if K(0) = 0: at the minimum there is nothing left to do.
+    # A scalar or an array of gaps, and a result of the same kind.
     gap = np.asarray(gap, dtype=np.float64)
     quotient = np.divide(gap, K(gap), out=np.zeros_like(gap), where=gap > 0)
     return float(quotient) if quotient.ndim == 0 else quotient
 
 
 def _horizons(curvatures: Array) -> Array:
+    # T = 1, …, n
     return np.arange(1, len(curvatures) + 1, dtype=np.float64)
 
 
@@ -63,6 +65,7 @@ def theorem_1_rate(gap: float | Array, K: Smoothness, D: float) -> float | Array
         [0.001, 0.909, 1.58, 0.909, 0.0999]
     """
     _require_positive(D=D)
+    # With Δ ≤ D‖∇f‖⋆ a step gains at least ηΔ/D − Kη²/2, which is largest at this η: Δ²/(2D²K).
     return _per_curvature(gap, K) / D
 
 
@@ -120,10 +123,12 @@ def weight_decay_limit(norm_x0: float, norm_x_star: float, K: Smoothness | None 
         >>> weight_decay_limit(2.0, 4.0), weight_decay_limit(2.0, 4.0, Smoothness(2, 1, 0, 0))
         (0.25, 0.0)
     """
+    # NaN is refused, too.
     if not (norm_x0 >= 0 and norm_x_star >= 0):
         raise ValueError(f"norms are never negative, got {norm_x0} and {norm_x_star}")
     # The ball of radius 1/λ must hold x⁰ and x*; the steps then stay in it.
     largest = max(norm_x0, norm_x_star)
+    # From x⁰ = x* = 0 every λ will do.
     limit = 1 / largest if largest > 0 else math.inf
     return limit if K is None else min(limit, K.lambda_max)
 
@@ -147,6 +152,7 @@ def theorem_2_rate(gap: float | Array, K: Smoothness, weight_decay: float) -> fl
         0.03125
     """
     _require_positive(weight_decay=weight_decay)
+    # At this η a step lowers Δ by at least λ²Δ²/(16K).
     return weight_decay * _per_curvature(gap, K) / 8
 
 
@@ -159,6 +165,7 @@ def theorem_2_bound(curvatures: Array, weight_decay: float) -> Array:
         >>> theorem_2_bound(np.array([4.0, 2.0]), weight_decay=0.5).tolist()
         [256.0, 96.0]
     """
+    # As Theorem 1's, with λ²/16 instead of 1/(2D²) as the share of Δ²/K that each step gains
     return 16 * np.cumsum(curvatures) / (weight_decay * _horizons(curvatures)) ** 2
 
 
@@ -180,7 +187,9 @@ def theorem_3_bound(curvatures: Array, D: float) -> Array:
         [3.0, 2.5]
     """
     # E[ΣK_ξ²] of the printed form: the mean over paths, with one row for each.
+    # (paths, steps) → (steps,)
     squares = np.atleast_2d(np.asarray(curvatures, dtype=np.float64) ** 2).mean(axis=0)
+    # ΣΔ_ξ = Σ(Δ_ξ/K_ξ)·K_ξ ≤ √(Σ(Δ_ξ/K_ξ)²)·√(ΣK_ξ²) ≤ D²·√(ΣK_ξ²), by Cauchy–Schwarz
     return D**2 * np.sqrt(np.cumsum(squares)) / _horizons(squares)
 
 
@@ -192,4 +201,5 @@ def theorem_3_uniform_bound(K: Smoothness, D: float, largest_gap: float, steps: 
         >>> theorem_3_uniform_bound(Smoothness(rho=2, K0=1, K1=0, K_rho=1), D=1.0, largest_gap=2.0, steps=4)[-1].item()
         2.5
     """
+    # K_ξ ≤ K(M) at every step turns √(ΣK_ξ²) into K(M)·√T.
     return theorem_3_bound(np.full(steps, K(largest_gap)), D)

@@ -77,10 +77,12 @@ def descend(
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
+    # D is fixed by x⁰: the theorems' rates keep every later iterate within it.
     geometry, K, x_star, x = problem.geometry, problem.K, problem.x_star, x0.clone()
     D = problem.radius(x0)
     # What is known before step t, T + 1 entries; and what step t does, T entries.
     states, rates, measured, before = [], [], [], (x, x)
+    # One pass more than steps: it records x^T and makes no step.
     for t in range(steps + 1):
         # f(x^t) and its gradient, exact; of the family, those of the f_ξ that Theorem 3 draws at t.
         f = problem.draw(generator) if isinstance(problem, FiniteSum) else problem
@@ -99,7 +101,9 @@ def descend(
             break
         # x ← (1 − λη)x + η·LMO(∇f)
         before = x, gradient
+        # The rate sees the gap alone, as in the theorems.
         rates.append(float(rate(gap)))
         x = (1 - weight_decay * rates[-1]) * x + rates[-1] * geometry.lmo(gradient)
+    # states (T + 1, 4): one row for each x^t
     gaps, curvatures, norms, distances = np.array(states).T
     return Run(problem, gaps, curvatures, np.array(measured), np.array(rates), norms, distances, D, weight_decay, x)

@@ -75,13 +75,16 @@ def _require(theorem: str, *claims: _Claim) -> None:
     # Of all claims that fail, the one that fails at the earliest step: later ones may follow from it.
     violations = []
     for claim in claims:
+        # Both sides (steps,); a constant bound is repeated.
         left, right = np.broadcast_arrays(claim.left, claim.right)
         with np.errstate(invalid="ignore"):  # a NaN on either side violates the claim
             holds = left <= right + TOLERANCE * np.abs(right)
+        # The first step of this claim at which it fails
         broken = np.flatnonzero(~holds & claim.where)
         if broken.size:
             i = int(broken[0])
             violations.append((claim.first + i, claim.text, float(left[i]), float(right[i])))
+    # A violation is (step, claim, left, right).
     if violations:
         step, text, left_value, right_value = min(violations, key=lambda violation: violation[0])
         raise ClaimViolated(theorem, text, step, left_value, right_value)
@@ -90,7 +93,9 @@ def _require(theorem: str, *claims: _Claim) -> None:
 def _never_rise(run: Run) -> list[_Claim]:
     return [
         _Claim("Δ^{t+1} ≤ Δ^t", run.gaps[1:], run.gaps[:-1]),
+        # It follows from the line above, as K never falls with the gap: a check of K itself.
         _Claim("K(x^{t+1}) ≤ K(x^t)", run.curvatures[1:], run.curvatures[:-1]),
+        # Assumption 2 for the pair (x^t, x^{t+1}), which is one with f(y) ≤ f(x)
         _Claim("‖∇f(x^{t+1}) − ∇f(x^t)‖⋆ ≤ K(x^t)‖x^{t+1} − x^t‖", run.measured, run.curvatures[:-1]),
     ]
 
@@ -98,12 +103,14 @@ def _never_rise(run: Run) -> list[_Claim]:
 def _progress(run: Run, share: float, text: str) -> _Claim:
     # The proof's inequality for one step, which implies the bound.
     with np.errstate(over="ignore"):  # a wrong rate can make gaps of any size
+        # Δ·(Δ/K) instead of Δ²/K, which would overflow sooner
         promised = run.gaps[:-1] - share * run.gaps[:-1] * (run.gaps[:-1] / run.curvatures[:-1])
     return _Claim(f"Δ^{{t+1}} ≤ Δ^t − {text}", run.gaps[1:], promised)
 
 
 def _warm_up_then_decay(run: Run) -> list[_Claim]:
     # In the step that crosses Δ′ the rate may rise or fall.
+    # before and after: η^0 … η^{T−2} and η^1 … η^{T−1}; gaps: Δ^0 … Δ^{T−1}, at which the rates were taken.
     peak = run.problem.K.peak_gap
     before, after, gaps = run.rates[:-1], run.rates[1:], run.gaps[:-1]
     return [
@@ -139,6 +146,7 @@ def check_theorem_1(run: Run) -> None:
         "Theorem 1",
         *_never_rise(run),
         _Claim("‖x^t − x*‖ ≤ D", run.distances, D),
+        # A run that starts at x* has D = 0, and no progress to make.
         _progress(run, 1 / (2 * D**2) if D > 0 else 0.0, "(Δ^t)²/(2D²K)"),
         _Claim("Δ^T ≤ 2D²ΣK/T²", run.gaps[1:], theorem_1_bound(run.curvatures[:-1], D), first=1),
         *_warm_up_then_decay(run),
@@ -194,10 +202,12 @@ def check_theorem_2(run: Run) -> None:
     limit = weight_decay_limit(run.norms[0], float(run.problem.geometry.norm(run.problem.x_star)))
     if not 0 < lam <= limit * (1 + TOLERANCE):
         raise ValueError(f"Theorem 2 needs a weight decay in (0, {limit}], got {lam}")
+    # Entry T−1 needs K(x⁰), …, K(x^{T−1}); the curvature at x^T enters no bound.
     bound = theorem_2_bound(run.curvatures[:-1], lam)
     _require(
         "Theorem 2",
         *_never_rise(run),
+        # The ball that the steps do not leave, and the step that keeps (1 − λη) from turning negative.
         _Claim("‖x^t‖ ≤ 1/λ", run.norms, 1 / lam),
         _Claim("λη^t ≤ 1", lam * run.rates, 1.0),
         _progress(run, lam**2 / 16, "λ²(Δ^t)²/(16K)"),
@@ -235,6 +245,7 @@ def check_theorem_3(*runs: Run) -> None:
             raise ValueError("Theorem 3 is about a FiniteSum, and a run is on a single problem")
         # ‖x^t − x*‖² and the (Δ_ξ/K_ξ)² by which, over D², each step must lower it
         squares, gains = run.distances**2, (run.gaps[:-1] / run.curvatures[:-1]) ** 2
+        # (1/T)·ΣΔ_ξ for every horizon T, and the bound by the largest gap within D
         T = np.arange(1, len(run.rates) + 1)
         means = np.cumsum(run.gaps[:-1]) / T
         uniform = theorem_3_uniform_bound(run.problem.K, D, run.problem.largest_gap(D), len(T))
@@ -247,6 +258,7 @@ def check_theorem_3(*runs: Run) -> None:
             _Claim("ΣΔ_ξ/T ≤ D²K(M)/√T", means, uniform, first=1),
         )
     # The printed form is about expectations: here the means over the paths.
+    # (paths, steps)
     gaps, curvatures = (np.stack([getattr(run, name)[:-1] for run in runs]) for name in ("gaps", "curvatures"))
     means = np.cumsum(gaps.mean(axis=0)) / np.arange(1, gaps.shape[1] + 1)
     _require("Theorem 3", _Claim("ΣE[Δ_ξ]/T ≤ D²√(E[ΣK_ξ²])/T", means, theorem_3_bound(curvatures, D), first=1))

@@ -93,6 +93,16 @@ def test_a_value_is_known_again_and_another_is_another(name: str) -> None:
     assert once == again != other
 
 
+@pytest.mark.parametrize("hold", [list, set, lambda parts: [frozenset(parts)], lambda parts: {"parts": {*parts}}])
+def test_what_is_opaque_is_so_in_any_container(hold: Callable[[list[Any]], Any]) -> None:
+    part = nn.Parameter(torch.zeros(2))
+    value = hold([part])
+    before = fingerprint(value, [part])
+    part.data += 1
+    assert before is not None
+    assert fingerprint(value, [part]) == before
+
+
 class Unreadable:
     def __reduce__(self) -> Any:
         raise ValueError("it is changing")

@@ -31,9 +31,9 @@ _SKIPPED = (".pyc", ".log", ".out", ".ipynb")
 
 def is_users(module: str) -> bool:
     """Whether definitions of this module are the user's own: it is no library's, or it cannot be imported again."""
-    if module == "__main__" or (found := sys.modules.get(module)) is None:
+    if module == "__main__" or (imported := sys.modules.get(module)) is None:
         return True
-    file = getattr(found, "__dict__", {}).get("__file__")  # asked so that a lazy module imports nothing
+    file = getattr(imported, "__dict__", {}).get("__file__")  # asked so that a lazy module imports nothing
     return bool(file) and not is_installed(Path(file))
 
 
@@ -65,7 +65,7 @@ class _Hasher(Pickler):
         if id(value) in self.opaque:
             return "opaque"
         if type(value) in (set, frozenset):  # their order depends on the process
-            return "set", sorted(map(_digest, value))
+            return "set", sorted(_digest(item, self.opaque) for item in value)
         if type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided:  # PyTorch pickles an address
             whole = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
             about = f"{type(value).__name__} {value.dtype} {tuple(value.shape)} {value.requires_grad}"
@@ -78,8 +78,8 @@ class _Hasher(Pickler):
         reduced = super().reducer_override(value)
         if isinstance(value, type) and reduced is not NotImplemented and len(reduced) == 6:
             make, given, (attributes, slots), *rest = reduced
-            kept = {name: item for name, item in attributes.items() if name not in _NOTES}
-            return make, (*given[:-2], None, None), (kept, slots), *rest  # cloudpickle gives a class a random id
+            attributes = {name: item for name, item in attributes.items() if name not in _NOTES}
+            return make, (*given[:-2], None, None), (attributes, slots), *rest  # cloudpickle gives a class a random id
         return reduced
 
 

@@ -156,7 +156,8 @@ import sys, torch
 def tiny(on_step):
     half_of_the_least_normal_number = torch.full((64,), torch.finfo(torch.float32).tiny) / 2
     return {"val_loss": half_of_the_least_normal_number.sum().item(), "threads": torch.get_num_threads(),
-            "jobs": [name for name in sys.modules if name.endswith("_job")], "diverged": False, "warmup_steps": 0, "seconds": 0.0}
+            "jobs": [name for name in sys.modules if name.endswith("_job")], "diverged": False,
+            "warmup_steps": 0, "seconds": 0.0}
 """
 
 

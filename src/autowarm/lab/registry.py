@@ -60,13 +60,17 @@ SCHEDULES: Mapping[str, Schedule] = {
     "wsd": Schedule(f"{_HERE}:wsd"),
 }  # fmt: skip
 
+
+def _kinds(*flags: str) -> list[str]:
+    return [name for name, one in SCHEDULES.items() if any(getattr(one, flag) for flag in flags)]
+
+
 # The keys of a schedule's config that some kinds ignore, and the kinds that follow them.
-_OURS = tuple(name for name, one in SCHEDULES.items() if one.ours)
 FOLLOWED: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("warmup", "decay"), (*_OURS, "linear")),
-    **dict.fromkeys(("target_loss", "peak_gap", "options"), _OURS),
-    "div": (*_OURS, "linear", "greedy"),
-    "sigma_f2": ("paper",),
+    **dict.fromkeys(("warmup", "decay"), _kinds("ours", "by_hand")),
+    **dict.fromkeys(("target_loss", "peak_gap", "options"), _kinds("ours")),
+    "div": _kinds("watches", "by_hand"),  # what watches the loss starts low, too
+    "sigma_f2": _kinds("needs_target"),
 }
 
 # Each small task is a file, which holds a `TASK`.

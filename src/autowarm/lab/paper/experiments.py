@@ -51,10 +51,10 @@ def produce(names: Sequence[str], sources: Sources, display: Display, config: Fi
     failed: dict[str, str] = {}
     for name, cells_of in sweeps.items():
         display.note(f"the runs of {name}")
-        sweep = sweep_config(name, sources.scale, sources.data, config.override, config.seeds)
-        sweep = dataclasses.replace(sweep, only=list(dict.fromkeys(cells_of)), engine=config.engine,
-                                    workers=config.workers, address=config.address)  # fmt: skip
-        results = make(sweep, sweep.points(), display)
+        plan = sweep_config(name, sources.scale, sources.data, config.override, config.seeds)
+        plan = dataclasses.replace(plan, only=list(dict.fromkeys(cells_of)), engine=config.engine,
+                                   workers=config.workers, address=config.address)  # fmt: skip
+        results = make(plan, plan.points(), display)
         report.make(results)
         failed |= {f"{name} {run}": message for run, message in results.failed.items()}
     return failed

@@ -34,7 +34,7 @@ def is_users(module: str) -> bool:
     if module == "__main__" or (imported := sys.modules.get(module)) is None:
         return True
     file = getattr(imported, "__dict__", {}).get("__file__")  # asked so that a lazy module imports nothing
-    return bool(file) and not is_installed(Path(file))
+    return bool(file and not is_installed(Path(file)))
 
 
 def is_installed(file: Path) -> bool:

@@ -133,8 +133,8 @@ def known() -> Iterator[None]:
         return loss
 
     here = __name__
-    optimizer = registry.Optimizer("ScheduleFree+", f"{here}:ScheduleFreePlus", rate_free=True)
-    schedule = registry.Schedule(f"{here}:wsd", ours=True, watches=True)
+    optimizer = registry.Optimizer("ScheduleFree+", f"{here}:ScheduleFreePlus", rate_free=True, kept=4)
+    schedule = registry.Schedule("is WSD with our warm-up", f"{here}:wsd", ours=True, watches=True)
     with (
         mock.patch.dict(registry.OPTIMIZERS, {PLUS: optimizer}),
         mock.patch.dict(registry.SCHEDULES, {WSD: schedule}),

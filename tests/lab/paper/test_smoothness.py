@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import runpy
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,14 @@ import pytest
 
 from autowarm.lab.commands import main
 from autowarm.lab.config import RunConfig
+from autowarm.lab.paper.gallery import Sources
+from autowarm.lab.paper.smoothness import Measured
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import read_metrics
 
 from ..helpers import LINE, resumed
 
+DOCS = Path(__file__).parents[3] / "docs"
 OWN = LINE.replace("Linear(8, 1)", "Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))")
 OWN += "    defaults = {'rates': {'muon': [0.01], 'plain': [0.01]}, 'run.steps': 30}\n"
 
@@ -83,3 +88,31 @@ def test_a_sweeps_curvature_is_that_of_its_cells(
         status, _, error = measure(steps, every)
         assert status == 1
         assert message in error
+
+
+def test_the_page_says_how_far_the_curvature_falls_and_rises(tmp_path: Path) -> None:
+    sources = Sources(runpy.run_path(str(DOCS / "figures.py"))["laid_out"](tmp_path), "horizon")
+    runs: dict[str, Measured] = {name: sources.measured(name) for name in ("lion", "muon", "normsgd")}
+    falls, rises, ends = {}, [], []
+    for name, run in runs.items():
+        points = [p for p in run.points if p.step < 1000]
+        assert min(p.loss for p in points) > run.target_loss
+        smooth = [statistics.median(p.smoothness for p in points[max(0, i - 2) : i + 3]) for i in range(len(points))]
+        lowest = min(range(len(smooth)), key=smooth.__getitem__)
+        falls[name] = smooth[0] / smooth[lowest]
+        rises.append(max(smooth[lowest:]) / smooth[lowest])
+        ends.append(points[lowest].step)
+    text = " ".join((DOCS / "paper.md").read_text(encoding="utf-8").split())
+    assert f"In the first {min(ends)} to {max(ends)} updates K falls with the loss" in text
+    lion, muon, normsgd = (round(falls[name]) for name in ("lion", "muon", "normsgd"))
+    assert f"by a factor of {lion} for Lion, {normsgd} for normSGD and {muon} for Muon" in text
+    sharp = dict(runs["muon"].sharpness)
+    along = [
+        statistics.median(x for at, x in runs["muon"].along if step <= at < step + 100) / value
+        for step, value in runs["muon"].sharpness[1:]
+    ]
+    assert f"about {100 * statistics.median(along):.0f}% of the Hessian" in text
+    assert f"from {sharp[0]:.0f} to {sharp[1000]:.0f}, falls to {sharp[3000]:.0f} near the peak rate" in text
+    assert f"while the rate decays, to {sharp[14_000]:.0f}." in text
+    assert sharp[3000] == min(value for step, value in sharp.items() if step >= 1000)
+    assert f"K rises by a factor of {round(min(rises), -1):.0f} to {round(max(rises), -1):.0f} while" in text

@@ -23,8 +23,9 @@ from ..files import MARKER, sha256
 
 _LIBRARIES = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 _PACKAGE = Path(__file__).parents[2]
-# Python's notes of where a class stands in its file, and lists of its attributes in an order that varies.
-_NOTES = ("__firstlineno__", "__static_attributes__", "__slotnames__")
+# Python's notes of where a class stands in its file, lists of its attributes in an order that varies, and its module,
+# which cloudpickle leaves out where a base holds the same object.
+_NOTES = ("__firstlineno__", "__static_attributes__", "__slotnames__", "__module__")
 # Files that change while the code does not.
 _SKIPPED = (".pyc", ".log", ".out", ".ipynb")
 
@@ -64,6 +65,12 @@ class _Hasher(Pickler):
     def persistent_id(self, value: Any) -> Any:
         if id(value) in self.opaque:
             return "opaque"
+        # A pickler refers back to an object that it has met, but not to an equal one; a class that was unpickled in
+        # this process holds equal ones.
+        if type(value) is str:
+            return b"text " + value.encode("utf-8", "surrogatepass")
+        if type(value) is bytes:
+            return b"bytes " + value
         if type(value) in (set, frozenset):  # their order depends on the process
             return "set", sorted(_digest(item, self.opaque) for item in value)
         if type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided:  # PyTorch pickles an address

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from autowarm.lab.config import CompareConfig, LabError, RunConfig
+from autowarm.lab.config import CompareConfig, LabError, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.engine import make, plan
 from autowarm.lab.files import claim, sha256, within
@@ -184,7 +184,7 @@ def test_a_damaged_result_or_config_is_refused_by_name(
 
 
 def test_a_comparison_does_not_count_a_damaged_result(run: RunConfig, tmp_path: Path) -> None:
-    short = dataclasses.replace(run, steps=4, schedule=dataclasses.replace(run.schedule, warmup_steps=1))
+    short = dataclasses.replace(run, steps=4, schedule=ScheduleConfig(), optimizer=OptimizerConfig())
     config = CompareConfig(
         run=short, rates={"muon": [0.01]}, schedules=["linear"], warmups=[1], out=str(tmp_path), seeds=[0]
     )

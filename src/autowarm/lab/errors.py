@@ -58,11 +58,11 @@ def printable(text: str) -> str:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
     """List `key: old → new` for every key in which two nested mappings differ."""
-    found = []
+    changes = []
     for key in dict.fromkeys([*old, *new]):
         a, b = old.get(key), new.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            found += differences(a, b, f"{prefix}{key}.")
+            changes += differences(a, b, f"{prefix}{key}.")
         elif a != b:
-            found.append(f"{prefix}{key}: {a} → {b}")
-    return found
+            changes.append(f"{prefix}{key}: {a} → {b}")
+    return changes

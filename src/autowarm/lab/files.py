@@ -63,16 +63,16 @@ def follow_umask(path: Path) -> None:
 def read_object(path: Path, remedy: str, *keys: str, schema: int | None = None) -> dict[str, Any]:
     """Read the object in a JSON file of this schema, with these keys; if it is another, LabError tells the remedy."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        require(isinstance(found, dict), "it holds no object")
-        require(schema is None or "schema" in found, "it has no schema")
-        if found.get("schema") == schema or schema is None:
-            missing = [key for key in keys if key not in found]
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        require(isinstance(values, dict), "it holds no object")
+        require(schema is None or "schema" in values, "it has no schema")
+        if values.get("schema") == schema or schema is None:
+            missing = [key for key in keys if key not in values]
             require(not missing, f"it has no {', '.join(missing)}")
-            return found
+            return values
     except (OSError, ValueError) as error:
         raise LabError(f"{path} is damaged ({error}): {remedy}") from None
-    raise LabError(f"{path} has schema {found['schema']!r}, this version reads {schema}: {remedy}")
+    raise LabError(f"{path} has schema {values['schema']!r}, this version reads {schema}: {remedy}")
 
 
 def within(folder: Path, name: Any) -> Path:
@@ -127,8 +127,8 @@ def locked(folder: Path) -> Iterator[None]:
     """Claim a folder for this process: `Busy` if another holds it. The lock ends with the process, in any way."""
     claim(folder)
     try:
-        held = FileLock(folder / ".lock").acquire(timeout=0)
+        lock = FileLock(folder / ".lock").acquire(timeout=0)
     except Timeout:
         raise Busy(f"another process is working in {folder}: wait for it, or choose another folder") from None
-    with held:
+    with lock:
         yield

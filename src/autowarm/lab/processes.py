@@ -82,9 +82,9 @@ def context(loads: Sequence[str] = ()) -> BaseContext:
             os.environ["PYTHONWARNINGS"] = given
     if gpus() or sys.platform != "linux":
         return multiprocessing.get_context("spawn")
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload([_SERVER, *loads])
-    return made
+    forkserver = multiprocessing.get_context("forkserver")
+    forkserver.set_forkserver_preload([_SERVER, *loads])
+    return forkserver
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Every optimizer, schedule and small task by its name, and what makes it.
 
 Configs, commands and messages ask here: a new optimizer or schedule is a row of a table, a new small task a file in
-`tasks/small`. Nothing here imports
-torch: a place is ``module:name``, which `pkgutil.resolve_name` imports when it is needed.
+`tasks/small`. Nothing here imports torch: a place is ``module:name``, which `pkgutil.resolve_name` imports when it is
+needed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,18 +60,17 @@ SCHEDULES: Mapping[str, Schedule] = {
     "wsd": Schedule(f"{_HERE}:wsd"),
 }  # fmt: skip
 
-# The keys of a schedule's config that some kinds ignore, and which kinds follow them.
+
+def _kinds(*flags: str) -> list[str]:
+    return [name for name, one in SCHEDULES.items() if any(getattr(one, flag) for flag in flags)]
+
+
+# The keys of a schedule's config that some kinds ignore, and the kinds that follow them.
 FOLLOWED: Mapping[str, Sequence[str]] = {
-    key: [name for name, one in SCHEDULES.items() if follows(one)]
-    for key, follows in {
-        "warmup": lambda one: one.ours or one.by_hand,
-        "decay": lambda one: one.ours or one.by_hand,
-        "target_loss": lambda one: one.ours or one.needs_target,
-        "div": lambda one: one.watches or one.by_hand,  # what watches the loss starts low, too
-        "sigma_f2": lambda one: one.ours and one.needs_target,
-        "peak_gap": lambda one: one.ours,
-        "options": lambda one: one.ours,
-    }.items()
+    **dict.fromkeys(("warmup", "decay"), _kinds("ours", "by_hand")),
+    **dict.fromkeys(("target_loss", "peak_gap", "options"), _kinds("ours")),
+    "div": _kinds("watches", "by_hand"),  # what watches the loss starts low, too
+    "sigma_f2": _kinds("needs_target"),
 }
 
 # Each small task is a file, which holds a `TASK`.

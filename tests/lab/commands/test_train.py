@@ -16,7 +16,6 @@ from ..helpers import refused
 
 KEYS = {"model.layers": 1, "model.width": 16, "model.heads": 2, "model.ff": 32, "model.vocab_size": 280,
         "model.seq_len": 8, "steps": 5, "batch_size": 4, "eval_batches": 1}  # fmt: skip
-OWN = f"{Path(__file__).parents[3] / 'examples' / 'own_task_nanogpt.py'}:NanoGPT"
 TINY = [word for key, value in KEYS.items() for word in (f"--{key}", str(value))]
 
 

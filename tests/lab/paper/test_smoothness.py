@@ -49,7 +49,7 @@ def test_a_measured_run_ends_with_the_same_bits_and_resumes_to_the_bit(run: RunC
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (["--run.task", "line.py:Line", "--rates.muon", "0.02"], ["muon-lr0.02", "plain-lr0.01"]),
+        (["--run.task", "line.py:Line", "--rates.muon", "[0.02]"], ["muon-lr0.02", "plain-lr0.01"]),
         (["--run.task", "mlp", "--rates", "{lion: [0.001]}", "--run.steps", "30"], ["lion-lr0.001"]),
     ],
 )

@@ -23,7 +23,7 @@ METHODS = ("model", "batches", "loss", "validation")
 
 
 def test_the_labs_tasks_have_the_methods_that_a_users_task_needs(run: RunConfig) -> None:
-    tasks = [make_task(run).made, *(resolve_name(place) for place in SMALL_TASKS.values())]
+    tasks = [make_task(run).inner, *(resolve_name(place) for place in SMALL_TASKS.values())]
     assert [one for one in tasks for method in METHODS if not callable(getattr(one, method))] == []
 
 

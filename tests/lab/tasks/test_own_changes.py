@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -91,6 +92,35 @@ def test_a_value_is_known_again_and_another_is_another(name: str) -> None:
     once, again, other = (fingerprint([VALUES[name](n)]) for n in (1, 1, 2))
     assert once is not None
     assert once == again != other
+
+
+@pytest.mark.parametrize("hold", [list, set, lambda parts: [frozenset(parts)], lambda parts: {"parts": {*parts}}])
+def test_what_is_opaque_is_so_in_any_container(hold: Callable[[list[Any]], Any]) -> None:
+    part = nn.Parameter(torch.zeros(2))
+    value = hold([part])
+    before = fingerprint(value, [part])
+    part.data += 1
+    assert before is not None
+    assert fingerprint(value, [part]) == before
+
+
+def test_equal_texts_and_bytes_count_alike_whether_they_are_one_object_or_two() -> None:
+    for one, other in (("a text", "".join(["a ", "text"])), (b"bytes", b"".join([b"by", b"tes"]))):
+        assert one is not other
+        assert fingerprint([one, one]) == fingerprint([one, other])
+    assert fingerprint("a") != fingerprint(b"a")
+
+
+def test_a_task_that_was_unpickled_in_this_process_is_known_again() -> None:
+    """Its class then holds copies of what it held."""
+
+    class Documented(Line):
+        """One line."""
+
+    task = Documented()
+    before = pack(task)
+    cloudpickle.loads(before.content)
+    assert pack(task).sha256 == before.sha256
 
 
 class Unreadable:

@@ -97,7 +97,7 @@ def test_updates_are_those_of_the_formulas(
 
 def test_batches_come_without_replacement_in_an_order_of_their_own(theirs: RunConfig) -> None:
     task = make_task(theirs)
-    tokens, length = task.made.data.train, theirs.model.seq_len
+    tokens, length = task.inner.data.train, theirs.model.seq_len
     (found,) = next(iter(task.batches(0, slice(None))))
     order = permutation((len(tokens) - 1) // length, 1337, 0)[: theirs.batch_size]
     expected = np.stack([tokens[start : start + length + 1] for start in order * length])
@@ -108,7 +108,7 @@ def test_the_last_evaluation_sees_the_whole_validation_part(theirs: RunConfig, t
     theirs = dataclasses.replace(theirs, steps=4, eval_batches=1)
     task = make_task(theirs)
     whole = list(task.validation(slice(None), whole=True))
-    assert len(whole) == (len(task.made.data.val) - 1) // theirs.model.seq_len // theirs.batch_size > 1
+    assert len(whole) == (len(task.inner.data.val) - 1) // theirs.model.seq_len // theirs.batch_size > 1
     result = train(theirs, tmp_path / "whole")
     few = train(dataclasses.replace(theirs, whole_validation=False), tmp_path / "few")
     assert result["train_loss"] == few["train_loss"]

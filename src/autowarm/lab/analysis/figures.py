@@ -54,10 +54,10 @@ def paired_figure(summaries: Sequence[Summary]) -> Figure:
 
 
 @styled
-def curves_figure(found: Sequence[tuple[Summary, Sequence[Curve]]]) -> Figure:
+def curves_figure(pairs: Sequence[tuple[Summary, Sequence[Curve]]]) -> Figure:
     """Plot training loss and rate over updates, one column per cell: default, best hand-set and Algorithm 1."""
-    figure, panels = grid_of(len(found), 2, (PANEL[0], 0.8 * PANEL[1]))
-    for (top, bottom), (summary, curves) in zip(panels, found, strict=True):
+    figure, panels = grid_of(len(pairs), 2, (PANEL[0], 0.8 * PANEL[1]))
+    for (top, bottom), (summary, curves) in zip(panels, pairs, strict=True):
         for kind, label, rows in curves:
             style: Any = {"color": COLOURS[kind], "linestyle": STYLES[kind], "label": label}
             steps = [row["step"] for row in rows]
@@ -85,8 +85,8 @@ def curves_of(summary: Summary, results: Results) -> list[Curve]:
         for row in results.rows:
             same = row["cell"] == summary.cell and row["schedule"] == kind and row["seed"] == min(point.losses)
             if same and (kind != "linear" or row["warmup_steps"] == point.warmup_steps):
-                found = results.folder_of(row)
-                if found and (metrics := read_metrics(found)):
+                folder = results.folder_of(row)
+                if folder and (metrics := read_metrics(folder)):
                     stuck = kind != "linear" and row["switched_at"] is None
                     note = " (never left warm-up)" if stuck else f" ({row['warmup_steps']} updates)"
                     chosen.append((kind, label + note, metrics))
@@ -159,14 +159,14 @@ def _draw_pairs(axes: Axes, summary: Summary, ours: Point) -> None:
     means: Any = {"color": INK, "fmt": "D", "markersize": 4, "capsize": 4, "label": "mean ± standard error"}
     for x, point in enumerate(summary.manual):
         pairs = [ours.losses[seed] - point.losses[seed] for seed in sorted(ours.losses.keys() & point.losses.keys())]
-        found = [pair for pair in pairs if math.isfinite(pair)]
+        differences = [pair for pair in pairs if math.isfinite(pair)]
         # Beside the mean, and beside each other, so that none hides another.
-        places = [x + 0.22 + 0.2 * i / max(1, len(found) - 1) for i in range(len(found))]
-        axes.plot(places, found, "o", **dots)
+        places = [x + 0.22 + 0.2 * i / max(1, len(differences) - 1) for i in range(len(differences))]
+        axes.plot(places, differences, "o", **dots)
         if point.diverged:
             _mark_diverged(axes, x, point)
-        elif found and not ours.diverged:
-            estimate = Estimate(tuple(found))
+        elif differences and not ours.diverged:
+            estimate = Estimate(tuple(differences))
             axes.errorbar([x], [estimate.mean], yerr=[estimate.stderr or 0.0], **means)
         dots["label"] = means["label"] = None  # once in the legend
     axes.set_xticks(range(len(summary.manual)), [f"{point.warmup_steps:.0f}" for point in summary.manual])

@@ -44,11 +44,11 @@ def show(replays: Sequence[Replay], console: Console) -> None:
 
 def notes(replays: Sequence[Replay]) -> dict[str, list[str]]:
     """Each note with the names of its runs."""
-    found: dict[str, list[str]] = {}
+    names_by_text: dict[str, list[str]] = {}
     for replay in replays:
         for text in replay.notes:
-            found.setdefault(text, []).append(replay.log.name)
-    return found
+            names_by_text.setdefault(text, []).append(replay.log.name)
+    return names_by_text
 
 
 def numbers(replay: Replay) -> dict[str, Any]:

@@ -79,11 +79,11 @@ def html(results: Results, sweeps: Sequence[tuple[str, str]], curves: Sequence[t
 
 def warnings(rows: Sequence[Row]) -> list[str]:
     """Return the schedules' warnings, the first one for each optimizer, rate and schedule."""
-    found: dict[str, list[str]] = {}
+    texts_by_place: dict[str, list[str]] = {}
     for row in rows:
         where = f"{row['optimizer']}, peak rate {row['cell']['lr']:g}, {row['schedule']}"
-        found.setdefault(where, []).extend(row.get("warnings", []))
-    return [f"{where}: {texts[0]}" for where, texts in found.items() if texts]
+        texts_by_place.setdefault(where, []).extend(row.get("warnings", []))
+    return [f"{where}: {texts[0]}" for where, texts in texts_by_place.items() if texts]
 
 
 def data_uri(svg: bytes) -> str:

@@ -174,7 +174,7 @@ def summarise(rows: Iterable[Row], own: bool = False) -> list[Summary]:
     cells: dict[str, list[Row]] = {}
     for row in rows:
         cells.setdefault(json.dumps(row["cell"], sort_keys=True), []).append(row)
-    found = []
+    summaries = []
     for group in cells.values():
         by_curve: dict[tuple[str, int], list[Row]] = {}  # a hand-set schedule has one for each length
         for row in group:
@@ -184,8 +184,8 @@ def summarise(rows: Iterable[Row], own: bool = False) -> list[Summary]:
         manual = tuple(points[curve] for curve in sorted(points) if curve[0] == "linear")
         others = {kind: point for (kind, _), point in points.items() if kind != "linear"}
         adaptive, paper = others.pop("adaptive", None), others.pop("paper", None)
-        found.append(Summary(group[0]["cell"], manual, adaptive, paper, others, own))
-    return found
+        summaries.append(Summary(group[0]["cell"], manual, adaptive, paper, others, own))
+    return summaries
 
 
 def _point(rows: Sequence[Row]) -> Point:
@@ -237,11 +237,15 @@ def _lengths(compared: Sequence[Summary]) -> str:
 
 def _amount(compared: Sequence[Summary]) -> str:
     """Say how far the default is from the best, at most, in the settings in which neither diverged."""
-    found = [one.difference for one in compared if one.difference]
-    if not found:
+    differences = [one.difference for one in compared if one.difference]
+    if not differences:
         return "Runs diverged: the default against"
-    ours = "The default" if len(found) == len(compared) else f"Where no run diverged, in {len(found)}, the default"
-    far = max(found, key=lambda one: abs(one.mean))
+    ours = (
+        "The default"
+        if len(differences) == len(compared)
+        else f"Where no run diverged, in {len(differences)}, the default"
+    )
+    far = max(differences, key=lambda one: abs(one.mean))
     amount = with_error(abs(far.mean), far.stderr, 3) + compared[0].unit
     decided = len(compared) == 1 and far.outcome != "undecided"
     return f"{ours} is {amount} {far.outcome} than" if decided else f"{ours} is within {amount} of"

@@ -29,17 +29,17 @@ def lines(summaries: Sequence[Summary]) -> list[list[str]]:
 
 def table(summaries: Sequence[Summary]) -> Table:
     """Return the table for the terminal, at most 80 columns wide. Each warm-up's length is below its loss."""
-    found = Table(
+    drawn = Table(
         box=None, pad_edge=False, padding=(0, 1, 1, 0), title_justify="left",
         title="Final validation loss, mean ± standard error; updates of warm-up, and what ended it",
     )  # fmt: skip
     headings, *rows = lines(summaries)
     for index, heading in enumerate(heading for heading in headings if heading not in (_HEADINGS[2], _HEADINGS[4])):
-        found.add_column(heading, justify="left" if index == 0 else "right")
+        drawn.add_column(heading, justify="left" if index == 0 else "right")
     for label, best, best_steps, adaptive, steps, difference, *paper in rows:
         row = (label, f"{best}\n{best_steps}", f"{adaptive}\n{steps}", difference, *["\n".join(paper)] * bool(paper))
-        found.add_row(*map(Text, row))
-    return found
+        drawn.add_row(*map(Text, row))
+    return drawn
 
 
 def show(summaries: Sequence[Summary], failed: Mapping[str, str], console: Console) -> None:

@@ -29,7 +29,7 @@ def run(argv: list[str]) -> int:
     given = {"trained": options.trained, "geometry": options.geometry}
     if options.max_warmup is not None:
         given["max_warmup"] = options.max_warmup
-    found: list[Replay] = []
+    replays: list[Replay] = []
     for path in options.files:
         try:
             every = read(path, **columns)
@@ -37,7 +37,7 @@ def run(argv: list[str]) -> int:
             if not logs:
                 names = ", ".join(repr(log.name) for log in every)
                 raise UsageError(f"{path}: no run has {options.run!r} in its name: {names}")
-            found += [replay(log, **given) for log in logs]
+            replays += [replay(log, **given) for log in logs]
         except ValueError as error:
             raise UsageError(str(error)) from None
         except OSError as error:
@@ -50,13 +50,13 @@ def run(argv: list[str]) -> int:
     from ..files import write_atomically
 
     if options.json:
-        print(json.dumps([numbers(one) for one in found], indent=1, allow_nan=False))
+        print(json.dumps([numbers(one) for one in replays], indent=1, allow_nan=False))
     else:
-        show(found, Console(highlight=False))
+        show(replays, Console(highlight=False))
     if options.figure is not None:
-        write_atomically(options.figure, encoded(figure(found), options.figure.suffix[1:]))
+        write_atomically(options.figure, encoded(figure(replays), options.figure.suffix[1:]))
     if options.html is not None:
-        write_atomically(options.html, html(found))
+        write_atomically(options.html, html(replays))
     for path in filter(None, (options.figure, options.html)):
         print(path, file=sys.stderr if options.json else sys.stdout)
     return 0

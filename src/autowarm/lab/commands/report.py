@@ -42,10 +42,10 @@ def show(results: "Results", files: Sequence[Path]) -> "Results":
 
 def complain(failed: Mapping[str, str]) -> int:
     """Return 0; raise LabError if runs failed, listing each distinct message once with its runs."""
-    said: dict[str, list[str]] = {}
+    labels_by_message: dict[str, list[str]] = {}
     for label, message in failed.items():
-        said.setdefault(message, []).append(label)
-    if said:
-        listed = "\n".join(f"  {', '.join(labels)}: {message}" for message, labels in said.items())
+        labels_by_message.setdefault(message, []).append(label)
+    if labels_by_message:
+        listed = "\n".join(f"  {', '.join(labels)}: {message}" for message, labels in labels_by_message.items())
         raise LabError(f"failed runs: {len(failed)} (error.txt in a run's folder says where)\n{listed}")
     return 0

@@ -33,10 +33,10 @@ def run(argv: list[str]) -> int:
 
     results = show(*made(config, points, own))
     texts, drawn, wrong = [], [], []
-    for name, found in measured(results).items():
+    for name, curve in measured(results).items():
         try:
-            texts.append(report(found))
-            drawn += gallery.save(f"smoothness-{name}", styled(gallery.curvature)(found), results.folder)
+            texts.append(report(curve))
+            drawn += gallery.save(f"smoothness-{name}", styled(gallery.curvature)(curve), results.folder)
         except LabError as error:
             wrong.append(str(error))
     text = "\n".join(texts)

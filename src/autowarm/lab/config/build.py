@@ -67,8 +67,8 @@ def parse(
     also = {**(also or {}), "--config": f"a YAML file{names and f', or a preset: {names}'}"}
     try:
         if chosen := name or preset:
-            found, path = read_yaml(chosen, command)
-            values, source = merged(values, nested(found)), str(path)
+            content, path = read_yaml(chosen, command)
+            values, source = merged(values, nested(content)), str(path)
         flat = leaves(values, config_class, source)
         converted(flat, config_class, source)
         if {"-h", "--help"} & set(words):
@@ -100,8 +100,8 @@ def _read_words(words: Iterable[str], config_class: type, flat: dict[str, Any], 
         kind = known[key] if key in known else next(iter(get_args(known.get(parent))[1:]), None)
         if kind is None:
             options = {*known, *(name.removeprefix("--") for name in also)}
-            said = "" if value is None else f", given {_short(value)}"
-            raise LabError(f"unknown option --{key}{said}; {_nearest_key(key, options)}")
+            given_text = "" if value is None else f", given {_short(value)}"
+            raise LabError(f"unknown option --{key}{given_text}; {_nearest_key(key, options)}")
         if value is None or (value.startswith("--") and not given):
             raise LabError(f"--{key} needs a value: {_wanted(kind)}")
         if dataclasses.is_dataclass(kind):
@@ -149,8 +149,8 @@ def converted(flat: Mapping[str, Any], config_class: type, source: str) -> Any:
         return _reader(config_class).parse_object(nested(flat), defaults=False)
     except (argparse.ArgumentError, ValueError, TypeError, RecursionError) as error:
         text = "a value is too deeply nested" if isinstance(error, RecursionError) else " ".join(str(error).split())
-        if (found := re.search(r'key "([\w.]+)"', text)) and found[1] in flat:
-            key, given = found[1], flat[found[1]]
+        if (named := re.search(r'key "([\w.]+)"', text)) and named[1] in flat:
+            key, given = named[1], flat[named[1]]
             text = f"{key}: expected {_wanted(known[key])}, got {_short(given)}"
             for kind in (known[key], *get_args(known[key])):
                 if get_origin(kind) is Literal:
@@ -191,17 +191,17 @@ def leaves(values: Any, config_class: Any, source: str, prefix: str = "") -> dic
         what = f"{prefix.rstrip('.')!r} is a group of options and must hold" if prefix else "expected"
         raise LabError(f"{source}: {what} keys and values, got {values!r}")
     known = known_keys(config_class)
-    found: dict[str, Any] = {}
+    dotted: dict[str, Any] = {}
     for key, value in values.items():
         name, _, rest = str(key).partition(".")
         if name not in known:
             near = nearest(prefix + name, [prefix + other for other in known])
             raise LabError(f"{source}: unknown key {prefix + name!r}; {near}")
         if dataclasses.is_dataclass(known[name]):
-            found |= leaves({rest: value} if rest else value, known[name], source, f"{prefix}{name}.")
+            dotted |= leaves({rest: value} if rest else value, known[name], source, f"{prefix}{name}.")
         else:
-            found[prefix + str(key)] = value
-    return found
+            dotted[prefix + str(key)] = value
+    return dotted
 
 
 def plain(value: Any) -> Any:
@@ -218,10 +218,10 @@ def take(argv: Sequence[str], option: str) -> tuple[str | None, list[str]]:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument(option, dest="value")
     try:
-        found, rest = parser.parse_known_args(list(argv))
+        parsed, rest = parser.parse_known_args(list(argv))
     except (argparse.ArgumentError, SystemExit):
         raise UsageError(f"{option} needs a value") from None
-    return found.value, rest
+    return parsed.value, rest
 
 
 def take_task(argv: Sequence[str], key: str = "task") -> tuple[str | None, list[str]]:
@@ -352,12 +352,12 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
         >>> nested({"model": {"layers": 1}, "model.width": 8, "steps": 3})
         {'model': {'layers': 1, 'width': 8}, 'steps': 3}
     """
-    found: dict[str, Any] = {}
+    tree: dict[str, Any] = {}
     for key, value in values.items():
         for part in reversed(str(key).split(".")[1:]):
             value = {part: value}
-        found = merged(found, {str(key).split(".")[0]: value})
-    return found
+        tree = merged(tree, {str(key).split(".")[0]: value})
+    return tree
 
 
 @cache

@@ -18,7 +18,6 @@ Keys are those of `RunConfig`, dotted or nested.
 
 import dataclasses
 import itertools
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from typing import Any, Literal
 
 from ..errors import LabError, as_usage_error, differences, nearest, require
 from ..registry import FOLLOWED, OPTIMIZERS, SCHEDULES, check
-from .build import build, leaves
+from .build import build, leaves, merged
 from .runs import RunConfig
 
 _OF_A_CURVE = {"schedule.kind", "schedule.warmup_steps"}  # keys that may differ within one summary
@@ -203,16 +202,15 @@ def _check_effect(chosen: Iterable[tuple[str, Mapping[str, Any], RunConfig]]) ->
     why = "because another key or the override has the last word: leave one out"
     cells: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name, varied, run in chosen:
-        settings, kind = dataclasses.asdict(run), run.schedule.kind
-        schedule = {key: value for key, value in settings["schedule"].items() if kind in FOLLOWED.get(key, [kind])}
-        text = json.dumps(settings | {"schedule": schedule}, sort_keys=True)
-        other = cells.setdefault(name, {}).setdefault(text, varied)
+        kind = run.schedule.kind
+        ignored = {key: None for key, kinds in FOLLOWED.items() if kind not in kinds}
+        settings = repr(merged(dataclasses.asdict(run), {"schedule": ignored}))
+        other = cells.setdefault(name, {}).setdefault(settings, varied)
         if key := next((key for key in varied if varied[key] != other[key]), None):
             raise LabError(f"cells.{name}: {key} {other[key]} and {varied[key]} give the same {kind} run, {why}")
-    first: dict[frozenset[str], str] = {}
-    for name, runs in cells.items():
-        if (same := first.setdefault(frozenset(runs), name)) != name:
-            raise LabError(f"cells.{name} and cells.{same} have the same runs, {why}")
+    for (first, some), (second, others) in itertools.combinations(cells.items(), 2):
+        if some.keys() == others.keys():
+            raise LabError(f"cells.{second} and cells.{first} have the same runs, {why}")
 
 
 def _distinct(points: Sequence[Point]) -> list[Point]:
@@ -223,9 +221,9 @@ def _distinct(points: Sequence[Point]) -> list[Point]:
     known: dict[Any, dict[str, Any]] = {}
     for point in points:
         run, settings = point.run, dataclasses.asdict(point.run)
-        varied = json.dumps(dict(point.varied), sort_keys=True)
+        varied = repr(sorted(point.varied.items()))
         curve = point.cell, varied, run.optimizer.name, run.optimizer.lr, run.schedule.kind, run.seed
-        whole = {**settings, "schedule": {**settings["schedule"], "warmup_steps": None}}
+        whole = merged(settings, {"schedule": {"warmup_steps": None}})
         for key, values in ((point.name, settings), (curve, whole)):
             if differ := differences(known.setdefault(key, values), values):
                 raise LabError(f"two runs like {point.name!r} differ in {differ[0]}: give both values in one list, or "

@@ -51,8 +51,8 @@ def batch(
         epochs, offsets = np.divmod(np.arange(step * batch_size, (step + 1) * batch_size)[rows], count)
         starts = np.empty(len(epochs), dtype=np.int64)
         for epoch in np.unique(epochs).tolist():
-            here = epochs == epoch
-            starts[here] = permutation(count, seed, epoch)[offsets[here]]
+            in_epoch = epochs == epoch
+            starts[in_epoch] = permutation(count, seed, epoch)[offsets[in_epoch]]
         starts *= seq_len
     return _windows(tokens, starts, seq_len)
 
@@ -74,8 +74,8 @@ def training_batches(
     pinned = torch.cuda.is_available()
 
     def make(step: int) -> Tensor:
-        made = torch.from_numpy(batch(tokens, seed, step, batch_size, seq_len, rows, sampling))
-        return made.pin_memory() if pinned else made
+        tokens_of_batch = torch.from_numpy(batch(tokens, seed, step, batch_size, seq_len, rows, sampling))
+        return tokens_of_batch.pin_memory() if pinned else tokens_of_batch
 
     return read_ahead(make, range(first, last))
 

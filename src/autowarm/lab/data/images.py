@@ -55,8 +55,8 @@ def digits() -> Images:
     scaled = torch.from_numpy((pixels / 8 - 1).astype(np.float32)).unsqueeze(1)
     order = torch.from_numpy(np.random.default_rng(0).permutation(len(scaled)))  # neighbours share a writer
     pairs = [(scaled[i], int(labels[i])) for i in order.tolist()]
-    kept = len(pairs) - _VALIDATION_DIGITS
-    return Images("digits", f"sklearn-digits-{len(pairs)}", pairs[:kept], pairs[kept:], 10, (1, 8, 8))
+    count = len(pairs) - _VALIDATION_DIGITS
+    return Images("digits", f"sklearn-digits-{len(pairs)}", pairs[:count], pairs[count:], 10, (1, 8, 8))
 
 
 def open_images(data: DataConfig, model: str) -> Images:
@@ -103,8 +103,8 @@ class _Placed(Dataset[tuple[Tensor, int]]):
         epoch, offset = divmod(place, count)
         with torch.random.fork_rng(devices=()):  # transforms do not use the GPUs' generators
             torch.default_generator.manual_seed(key)
-            found: tuple[Tensor, int] = self.images[int(permutation(count, self.seed, epoch)[offset])]
-        return found
+            pair: tuple[Tensor, int] = self.images[int(permutation(count, self.seed, epoch)[offset])]
+        return pair
 
 
 def training_batches(

@@ -42,22 +42,22 @@ class Shards:
         Raises:
             LabError: a token is outside the vocabulary.
         """
-        found = np.empty((len(starts), length), dtype=np.uint16)
+        windows = np.empty((len(starts), length), dtype=np.uint16)
         shards = self._shard_of(starts)
         rows = np.argsort(starts)  # so that the disk is read in one direction
         inside = (starts - self._bounds[shards])[rows]
         for row, shard, place in zip(rows.tolist(), shards[rows].tolist(), inside.tolist(), strict=True):
-            rest = found[row]
+            rest = windows[row]
             while len(rest):
                 part = self._parts[shard][place : place + len(rest)]
                 rest[: len(part)] = part
                 rest, shard, place = rest[len(part) :], shard + 1, 0
-        if found.size and found.max() >= self._vocabulary:  # an embedding would read beyond its end
-            row, column = np.argwhere(found >= self._vocabulary)[0]
+        if windows.size and windows.max() >= self._vocabulary:  # an embedding would read beyond its end
+            row, column = np.argwhere(windows >= self._vocabulary)[0]
             path = self._paths[int(self._shard_of(starts[row] + column))]
-            raise LabError(f"{path} holds the token {found[row, column]} and its vocabulary ends at "
+            raise LabError(f"{path} holds the token {windows[row, column]} and its vocabulary ends at "
                            f"{self._vocabulary - 1}: is it damaged, or model.vocab_size too small?")  # fmt: skip
-        return found
+        return windows
 
     def _shard_of(self, places: Any) -> Any:
         return np.searchsorted(self._bounds, places, side="right") - 1
@@ -93,9 +93,9 @@ def open_shard(path: Path) -> npt.NDArray[np.uint16]:
     header = np.fromfile(path, dtype="<i4", count=_HEADER)
     if len(header) < _HEADER or header[0] != _MAGIC or header[1] != _VERSION:
         raise LabError(f"{path} is no token shard: it must start with {_MAGIC} and {_VERSION}, got {header[:2]}")
-    held = (path.stat().st_size - header.nbytes) / 2
-    if held != header[2]:  # `held` is fractional if half a token is missing
-        raise LabError(f"{path} is damaged: its header says {header[2]} tokens, it holds {held:g}: make it again")
+    count = (path.stat().st_size - header.nbytes) / 2
+    if count != header[2]:  # `count` is fractional if half a token is missing
+        raise LabError(f"{path} is damaged: its header says {header[2]} tokens, it holds {count:g}: make it again")
     return np.memmap(path, dtype="<u2", mode="r", offset=header.nbytes)
 
 

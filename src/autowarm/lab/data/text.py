@@ -63,13 +63,13 @@ def prepare(data: DataConfig, vocab_size: int) -> Corpus:
     for name, text in texts:
         key.update(f"\0{name}\0".encode() + text.encode())
     path = cache_folder() / f"corpus-{key.hexdigest()[:16]}.safetensors"
-    if (found := _open(path)) is None:
+    if (parts := _open(path)) is None:
         if path.exists():
             logger.warning("the token cache %s is damaged; rebuilding it", path)
         write_atomically(path, _build(texts, vocab_size))
-        found = _open(path)
-        assert found is not None
-    return Corpus("python" if data.corpus == "python" else Path(data.corpus).name, *found)
+        parts = _open(path)
+        assert parts is not None
+    return Corpus("python" if data.corpus == "python" else Path(data.corpus).name, *parts)
 
 
 def _open(path: Path) -> tuple[str, Tokens, Tokens] | None:
@@ -120,8 +120,8 @@ def files_in(root: Path, skipped: Container[str] = ()) -> list[Path]:
     files: list[Path] = []
     for folder, inner, names in os.walk(root):  # `rglob` would walk through what is skipped, often most of the files
         inner[:] = [name for name in inner if name not in skipped]
-        found = (Path(folder, name) for name in names if os.path.splitext(name)[1].lower() in _SUFFIXES)
-        files += [path for path in found if path.name not in skipped and path.is_file()]
+        paths = (Path(folder, name) for name in names if os.path.splitext(name)[1].lower() in _SUFFIXES)
+        files += [path for path in paths if path.name not in skipped and path.is_file()]
     if files:
         return sorted(files, key=str)
     what = f"{root} has no {either(_SUFFIXES)} file" if root.is_dir() else f"no folder {root}"

@@ -94,8 +94,8 @@ def run_jobs(
     display.note("joining the cluster")
     _join(address)
     try:
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        board: Any = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
+        on_this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        board: Any = ray.remote(Board).options(num_cpus=0, scheduling_strategy=on_this_node).remote()
         gpus = 1 if ray.cluster_resources().get("GPU") else 0
         slots = int(ray.cluster_resources().get("GPU" if gpus else "CPU", 0))  # more may join later
         display.begin([(job.name, job.steps) for job in jobs], done=done, workers=min(max(1, slots), len(jobs)))

@@ -142,7 +142,7 @@ def write_manifest(out: Path, about: str, planned: Sequence[Planned]) -> list[st
 
     Returns the names of those attributes of a user's task that were others in the manifest there: new at each start?
     """
-    here, before = dict(planned[0].own.attributes) if planned[0].own else {}, {}
+    attributes, before = dict(planned[0].own.attributes) if planned[0].own else {}, {}
     with suppress(LabError):
         before = read_object(out / "manifest.json", "", "task")["task"]
     runs = [
@@ -150,8 +150,8 @@ def write_manifest(out: Path, about: str, planned: Sequence[Planned]) -> list[st
          "folder": str(run.folder), "config": dataclasses.asdict(run.point.run)}
         for run in planned
     ]  # fmt: skip
-    write_json(out / "manifest.json", {"schema": SCHEMA, "about": about, "task": here, "runs": runs})
-    return [name for name, found in here.items() if before.get(name, found) != found]
+    write_json(out / "manifest.json", {"schema": SCHEMA, "about": about, "task": attributes, "runs": runs})
+    return [name for name, checksum in attributes.items() if before.get(name, checksum) != checksum]
 
 
 _SOURCES: dict[tuple[Any, ...], tuple[dict[str, Any], tuple[str, ...]]] = {}
@@ -162,7 +162,7 @@ def _source(run: RunConfig) -> tuple[dict[str, Any], tuple[str, ...]]:
     key = run.task, run.data, run.model.name, run.model.vocab_size
     if key not in _SOURCES:
         task = make_task(run)
-        tokens = getattr(getattr(task.made, "data", None), "tokens", None)
+        tokens = getattr(getattr(task.inner, "data", None), "tokens", None)
         about = {"name": task.name, "sha256": task.sha256, **({} if tokens is None else {"tokens": tokens})}
-        _SOURCES[key] = about, getattr(task.made, "loads", ())
+        _SOURCES[key] = about, getattr(task.inner, "loads", ())
     return _SOURCES[key]

@@ -78,8 +78,8 @@ def describe(config: RunConfig, folder: Path) -> Iterator[str]:
         net = classifier(model, config.seed, *of_images) if model.sees_images else llama(model, config.seed)
     kappa = f"{optimizer.name} has no κ"
     if OPTIMIZERS[optimizer.name].norm:
-        made = make_optimizer(net, optimizer)
-        kappa = f"κ = {kappa_of(made, geometry_of(made)):,.0f}"
+        built = make_optimizer(net, optimizer)
+        kappa = f"κ = {kappa_of(built, geometry_of(built)):,.0f}"
     yield f"parameters   {sum(p.numel() for p in net.parameters()):,}, {kappa}"
     if model.sees_images:
         yield f"images       {config.steps * config.batch_size:,}; {config.data.images}"

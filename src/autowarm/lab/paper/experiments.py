@@ -51,10 +51,10 @@ def produce(names: Sequence[str], sources: Sources, display: Display, config: Fi
     failed: dict[str, str] = {}
     for name, cells_of in sweeps.items():
         display.note(f"the runs of {name}")
-        found = sweep_config(name, sources.scale, sources.data, config.override, config.seeds)
-        found = dataclasses.replace(found, only=list(dict.fromkeys(cells_of)), engine=config.engine,
-                                    workers=config.workers, address=config.address)  # fmt: skip
-        results = make(found, found.points(), display)
+        plan = sweep_config(name, sources.scale, sources.data, config.override, config.seeds)
+        plan = dataclasses.replace(plan, only=list(dict.fromkeys(cells_of)), engine=config.engine,
+                                   workers=config.workers, address=config.address)  # fmt: skip
+        results = make(plan, plan.points(), display)
         report.make(results)
         failed |= {f"{name} {run}": message for run, message in results.failed.items()}
     return failed
@@ -84,8 +84,8 @@ def made_at(name: str, scale: str) -> bool:
 
 def _grid(sources: Sources, size: str) -> list[Summary]:
     """The cells of a main sweep, in the paper's order."""
-    found = sources.results(f"warmup-sweep-{size}").summaries
-    return sorted(found, key=lambda s: (s.cell["batch_size"], s.cell["steps"], _ORDER.index(s.cell["optimizer"])))
+    summaries = sources.results(f"warmup-sweep-{size}").summaries
+    return sorted(summaries, key=lambda s: (s.cell["batch_size"], s.cell["steps"], _ORDER.index(s.cell["optimizer"])))
 
 
 for _size in ("124M", "210M"):
@@ -103,9 +103,9 @@ def _ablation(sources: Sources, sweep: str, key: str, label: str) -> Figure:
     figure, (axes,) = axes_of()
     values: list[float] = []
     for kind, name in (("paper", "Algorithm 1"), ("adaptive", "adaptive (default)")):
-        found = {float(s.cell[key]): point for s in summaries if key in s.cell and (point := getattr(s, kind))}
-        values = values or sorted(found)
-        errorbars(axes, [(values.index(value), found[value]) for value in sorted(found)], kind, name)
+        points = {float(s.cell[key]): point for s in summaries if key in s.cell and (point := getattr(s, kind))}
+        values = values or sorted(points)
+        errorbars(axes, [(values.index(value), points[value]) for value in sorted(points)], kind, name)
     if reference := next((s.best for s in summaries if s.best is not None), None):
         axes.axhline(reference.val_loss, color=COLOURS["linear"], linestyle="--",
                      label=f"best hand-set ({reference.warmup_steps:.0f} updates)")  # fmt: skip

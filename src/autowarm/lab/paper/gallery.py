@@ -42,10 +42,10 @@ class Sources:
 
     def measured(self, cell: str) -> Measured:
         """Read the curvature along the run of a cell."""
-        found = measured(self.results("smoothness"))
-        if cell not in found:
-            raise LabError(f"no curvature of {cell} at scale {self.scale}, which has {', '.join(found)}")
-        return found[cell]
+        curves = measured(self.results("smoothness"))
+        if cell not in curves:
+            raise LabError(f"no curvature of {cell} at scale {self.scale}, which has {', '.join(curves)}")
+        return curves[cell]
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ def theorem_bounds(sources: Sources) -> Figure:
         for run, colour, label in shown:
             gaps = run.gaps[1:]
             below = np.flatnonzero(gaps < 1e-6)  # smaller gaps are rounding errors
-            seen = slice(int(below[0]) if below.size else None)
-            top.plot(t[seen], gaps[seen], color=colour, label=label)
+            above = slice(int(below[0]) if below.size else None)
+            top.plot(t[above], gaps[above], color=colour, label=label)
             bottom.plot(t, run.rates, color=colour, label=label)
         top.plot(t, theory.theorem_1_bound(adaptive.curvatures[:-1], D), color=BLUE, linestyle="--", linewidth=1)
         top.plot(t, theory.theorem_1_bound(np.full(steps, f.K(start)), D), color=ORANGE, linestyle="--", linewidth=1)
@@ -159,13 +159,13 @@ def schedule_lion(sources: Sources) -> Figure:
     return figure
 
 
-def curvature(found: Measured) -> Figure:
+def curvature(run: Measured) -> Figure:
     """Plot K over the gap along a run, trimmed, and in its warm-up."""
-    shown = list(studies(found).items())[1::2]
+    shown = list(studies(run).items())[1::2]
     figure, panels = axes_of(columns=len(shown), width=4.6, height=3.6)
     for axes, (label, fits) in zip(panels, shown, strict=True):
         plot_study(fits, ax=axes)
-        axes.set_title(f"{found.name}, {label}")
+        axes.set_title(f"{run.name}, {label}")
     return figure
 
 
@@ -180,20 +180,20 @@ for _name, _paper in (("lion", "Figure smoothness-lion"), ("signsgd", "the same,
          paper="Appendix, edge of stability", sweeps=("smoothness",), cells=("muon",))  # fmt: skip
 def edge_of_stability(sources: Sources) -> Figure:
     """Plot three curvatures over steps: in the worst direction, in the step's direction, and K in Muon's norms."""
-    found = sources.measured("muon")
+    run = sources.measured("muon")
     figure, (left, right) = axes_of(columns=2, width=4.2, height=3.4)
-    left.plot(*zip(*found.sharpness, strict=True), color=ORANGE, marker="o", markersize=3, label="λ_max of the Hessian")
-    left.plot(*zip(*found.along, strict=True), ".", color=BLUE, markersize=2, label="⟨δ, Hδ⟩/‖δ‖² along the step δ")
+    left.plot(*zip(*run.sharpness, strict=True), color=ORANGE, marker="o", markersize=3, label="λ_max of the Hessian")
+    left.plot(*zip(*run.along, strict=True), ".", color=BLUE, markersize=2, label="⟨δ, Hδ⟩/‖δ‖² along the step δ")
     left.set(yscale="log", xlabel="update", ylabel="curvature in ℓ2", title="Of the Hessian")
-    right.plot([p.step for p in found.points], [p.smoothness for p in found.points], ".", color=GREEN, markersize=2)
+    right.plot([p.step for p in run.points], [p.smoothness for p in run.points], ".", color=GREEN, markersize=2)
     right.set(yscale="log", xlabel="update", ylabel="K = ‖Δ∇f‖⋆ / ‖Δx‖", title="In the norms of Muon")
     left.legend()
     return figure
 
 
-def save(name: str, made: Figure | str, folder: Path) -> list[Path]:
+def save(name: str, drawn: Figure | str, folder: Path) -> list[Path]:
     """Write a figure as PNG and SVG, a table as CSV, and return the paths."""
-    if not isinstance(made, str):
-        return figures.save(made, folder / name)
-    write_atomically(folder / f"{name}.csv", made)
+    if not isinstance(drawn, str):
+        return figures.save(drawn, folder / name)
+    write_atomically(folder / f"{name}.csv", drawn)
     return [folder / f"{name}.csv"]

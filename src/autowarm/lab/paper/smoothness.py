@@ -29,13 +29,13 @@ class Measured:
 
 def measured(results: Results) -> dict[str, Measured]:
     """Read what the runs logged, one for each cell or, in a comparison, for each optimizer and rate."""
-    found: dict[str, Measured] = {}
+    runs: dict[str, Measured] = {}
     for row in results.rows:
         folder = results.folder_of(row)
         name = row["cell"].get("name") or f"{row['optimizer']}-lr{row['cell']['lr']:g}"
-        if name in found or folder is None or (held := read_identity(folder)) is None:
+        if name in runs or folder is None or (identity := read_identity(folder)) is None:
             continue
-        metrics, schedule = read_metrics(folder), held["config"]["schedule"]
+        metrics, schedule = read_metrics(folder), identity["config"]["schedule"]
 
         def logged(key: str, rows: Sequence[dict[str, Any]] = metrics) -> list[tuple[int, float]]:
             return [(one["step"] - 1, one[key]) for one in rows if one.get(key) is not None]
@@ -47,14 +47,14 @@ def measured(results: Results) -> dict[str, Measured]:
             if metrics[step]["loss"] is not None
         ]
         if points:
-            found[name] = Measured(
-                name, schedule["target_loss"] or 0.0, schedule["warmup_steps"] or 0, held["config"]["steps"], points,
-                logged("curvature_l2"), logged("sharpness"),
+            runs[name] = Measured(
+                name, schedule["target_loss"] or 0.0, schedule["warmup_steps"] or 0, identity["config"]["steps"],
+                points, logged("curvature_l2"), logged("sharpness"),
             )  # fmt: skip
-    return found
+    return runs
 
 
-def studies(found: Measured) -> dict[str, Study]:
+def studies(run: Measured) -> dict[str, Study]:
     """Fit the whole run, the trimmed run, the part after warm-up, and the warm-up alone, if it has enough points.
 
     During warm-up gaps are large and rates small. This is the part in which earlier work saw a line.
@@ -62,7 +62,7 @@ def studies(found: Measured) -> dict[str, Study]:
     Raises:
         LabError: the run has too few finite points, for instance because it diverged.
     """
-    warmup, steps = found.warmup_steps, found.steps
+    warmup, steps = run.warmup_steps, run.steps
     choices: dict[str, dict[str, Any]] = {
         "full run": {"trim": None},
         "1st–99th percentile": {},
@@ -72,10 +72,10 @@ def studies(found: Measured) -> dict[str, Study]:
     fits: dict[str, Study] = {}
     for name, options in choices.items():
         try:
-            fits[name] = study(found.points, found.target_loss, **options)
+            fits[name] = study(run.points, run.target_loss, **options)
         except ValueError as error:
             if options.get("window") != (0, warmup):
-                raise LabError(f"{found.name}, {name}: {error}") from None
+                raise LabError(f"{run.name}, {name}: {error}") from None
     return fits
 
 
@@ -95,8 +95,8 @@ def fit_rows(fits: dict[str, Study]) -> list[list[object]]:
     ]  # fmt: skip
 
 
-def report(found: Measured) -> str:
+def report(run: Measured) -> str:
     """Return a Markdown table of an optimizer's fits, followed by their verdicts."""
-    fits = studies(found)
+    fits = studies(run)
     verdicts = "\n".join(f"- *{label}*: {one.verdict}" for label, one in fits.items())
-    return f"**{found.name}**\n\n{markdown.table(FIT_HEADINGS, fit_rows(fits))}\n\n{verdicts}\n"
+    return f"**{run.name}**\n\n{markdown.table(FIT_HEADINGS, fit_rows(fits))}\n\n{verdicts}\n"

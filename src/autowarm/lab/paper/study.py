@@ -56,37 +56,41 @@ class Study:
         quadratic, linear, bend = self.quadratic, self.linear, self.intervals[2]
         interval = f"95 % interval [{bend.low:.3g}, {bend.high:.3g}]"
         gain = f"R² {linear.r2:.3f} → {quadratic.r2:.3f}, AIC {-self.aic_gain:+.0f}"
-        said = []
+        sentences = []
         if quadratic.r2 < 0.1:
-            said.append(f"The gap explains little of K here (R² {quadratic.r2:.3f} at best).")
+            sentences.append(f"The gap explains little of K here (R² {quadratic.r2:.3f} at best).")
         if bend.low > 0 and self.aic_gain > 0:
             small = ", though by little" if quadratic.r2 - linear.r2 < 0.02 else ""
-            said.append(f"The data favour a quadratic over a line{small}: K2 > 0, {interval}; {gain}.")
+            sentences.append(f"The data favour a quadratic over a line{small}: K2 > 0, {interval}; {gain}.")
         elif bend.high < 0 and self.aic_gain > 0:
-            said.append(
+            sentences.append(
                 f"The curve bends the other way: K2 < 0, {interval}; {gain}. This speaks against Kρ > 0 at ρ = 2."
             )
         else:
-            said.append(f"A quadratic term is not established: K2 has the {interval}; {gain}.")
+            sentences.append(f"A quadratic term is not established: K2 has the {interval}; {gain}.")
         low, high = np.percentile(self.gaps, [5, 95])
         _, K1, K2 = quadratic.coefficients
         slopes = [K1 + 2 * K2 * low, K1 + 2 * K2 * high]
         if max(slopes) <= 0:
-            said.append("K rises as the gap falls, the opposite of the assumption.")
+            sentences.append("K rises as the gap falls, the opposite of the assumption.")
         elif slopes[0] < 0:
-            said.append(f"K falls with the gap down to Δ ≈ {-K1 / (2 * K2):.3g} and rises again below.")
+            sentences.append(f"K falls with the gap down to Δ ≈ {-K1 / (2 * K2):.3g} and rises again below.")
         elif slopes[1] < 0:
-            said.append(f"K falls with the gap only below Δ ≈ {-K1 / (2 * K2):.3g}; above, it rises as the gap falls.")
+            sentences.append(
+                f"K falls with the gap only below Δ ≈ {-K1 / (2 * K2):.3g}; above, it rises as the gap falls."
+            )
         else:
-            said.append("K falls as the gap falls, as assumed.")
+            sentences.append("K falls as the gap falls, as assumed.")
         if self.nonnegative.r2 < 0.5 * quadratic.r2:
-            said.append(f"With K0, K1, K2 ≥ 0, as the theorems ask, R² falls to {max(self.nonnegative.r2, 0.0):.3f}.")
+            sentences.append(
+                f"With K0, K1, K2 ≥ 0, as the theorems ask, R² falls to {max(self.nonnegative.r2, 0.0):.3f}."
+            )
         if self.power is not None and self.power.coefficients[1] > 0:
             end = ", the end of its range," if self.power.rho_at_end else ""
-            said.append(
+            sentences.append(
                 f"With K0, Kρ ≥ 0 and ρ free, ρ = {self.power.rho:.2g}{end} fits best (R² {self.power.r2:.3f})."
             )
-        return " ".join(said)
+        return " ".join(sentences)
 
     def __str__(self) -> str:
         fits = [self.quadratic, self.nonnegative, self.linear, self.constant, *([self.power] if self.power else [])]
@@ -160,7 +164,7 @@ def study(
     )
 
 
-def plot_study(found: Study, *, ax: "Axes | None" = None) -> "Axes":
+def plot_study(study: Study, *, ax: "Axes | None" = None) -> "Axes":
     """Plot the points (Δ, K) coloured by step, the quadratic fit with its 95 % band, and the linear fit.
 
     If the largest K is more than 30 times the smallest, its axis is logarithmic.
@@ -173,22 +177,22 @@ def plot_study(found: Study, *, ax: "Axes | None" = None) -> "Axes":
         ImportError: matplotlib is not installed.
     """
     ax = axes_or_new(ax, 5.6, 3.8)
-    dots = ax.scatter(found.gaps, found.smoothness, c=found.steps, s=9, alpha=0.7, linewidths=0, cmap="viridis")
-    grid = np.linspace(found.gaps.min(), found.gaps.max(), 200)
-    low, high = bootstrap(found.gaps, found.quadratic, at=grid)[1]
+    dots = ax.scatter(study.gaps, study.smoothness, c=study.steps, s=9, alpha=0.7, linewidths=0, cmap="viridis")
+    grid = np.linspace(study.gaps.min(), study.gaps.max(), 200)
+    low, high = bootstrap(study.gaps, study.quadratic, at=grid)[1]
     ax.fill_between(grid, low, high, color=ORANGE, alpha=0.2, linewidth=0)
-    curve, line = found.quadratic, found.linear
+    curve, line = study.quadratic, study.linear
     ax.plot(grid, curve(grid), color=ORANGE, linewidth=2, label=f"quadratic, R² {curve.r2:.3f}")
     ax.plot(grid, line(grid), color=INK, linewidth=1.3, linestyle="--", label=f"linear, R² {line.r2:.3f}")
     # A fit may be far from the data where there are few points, so the points set the scale.
-    top, bottom = found.smoothness.max(), found.smoothness.min()
+    top, bottom = study.smoothness.max(), study.smoothness.min()
     if 0 < bottom < top / _WIDE:
         ax.set_yscale("log")
         ax.set_ylim(bottom / 1.3, top * 1.3)
     else:
         ax.set_ylim(max(0.0, bottom - 0.15 * (top - bottom)), top + 0.08 * (top - bottom))
         ax.ticklabel_format(axis="y", style="sci", scilimits=(-3, 4))
-    ax.set(xlabel=f"gap Δ = f(x) − {found.target_loss:.3g}", ylabel="curvature K = ‖Δ∇f‖⋆ / ‖Δx‖")
+    ax.set(xlabel=f"gap Δ = f(x) − {study.target_loss:.3g}", ylabel="curvature K = ‖Δ∇f‖⋆ / ‖Δx‖")
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize="small")
     bar = ax.figure.colorbar(dots, ax=ax, label="update")

@@ -139,8 +139,8 @@ def make_task(config: RunConfig, own: Source | None = None) -> "Task":
         return Task(resolve_name(SMALL_TASKS[config.task]), config, config.task)
     from .corpora import Classification, Language
 
-    made = (Classification if config.model.sees_images else Language)(config)
-    return Task(made, config, made.data.name, made.data.sha256)
+    built = (Classification if config.model.sees_images else Language)(config)
+    return Task(built, config, built.data.name, built.data.sha256)
 
 
 @cache
@@ -177,25 +177,25 @@ class Task:
     """A task in one run, as the training loop asks for it.
 
     Args:
-        made: an object with the methods of `OwnTask`.
+        inner: an object with the methods of `OwnTask`.
         name: name of the task or of its data.
         sha256: hash of the data, and of the code if that is outside the lab, whose code a run's id covers.
         file: the file of a user's task, for whose methods the global generators are seeded.
     """
 
-    def __init__(self, made: Any, config: RunConfig, name: str, sha256: str = "", file: str | None = None) -> None:
-        self.made, self.config, self.name, self.sha256, self.file = made, config, name, sha256, file
+    def __init__(self, inner: Any, config: RunConfig, name: str, sha256: str = "", file: str | None = None) -> None:
+        self.inner, self.config, self.name, self.sha256, self.file = inner, config, name, sha256, file
         # The tokens, or images, of a step. A small task and a user's own have batches of their own size.
-        self.counted = None if config.task else config.batch_size * getattr(made, "per_example", 1)
+        self.counted = None if config.task else config.batch_size * getattr(inner, "per_example", 1)
         # Whether the loss is in nats per token, so that its exponential is the perplexity.
-        self.predicts_tokens: bool = getattr(made, "predicts_tokens", False)
-        self.first_bounds: bool = getattr(made, "first_bounds", False)
-        self.optimizers: Mapping[str, Callable[[nn.Module, float], Optimizer]] = getattr(made, "optimizers", {})
+        self.predicts_tokens: bool = getattr(inner, "predicts_tokens", False)
+        self.first_bounds: bool = getattr(inner, "first_bounds", False)
+        self.optimizers: Mapping[str, Callable[[nn.Module, float], Optimizer]] = getattr(inner, "optimizers", {})
 
     def model(self) -> nn.Module:
         """Build the network, in training mode, with weights that depend on the seed alone."""
         self._seed(_MODEL, self.config.seed)
-        model = self.made.model()
+        model = self.inner.model()
         if not isinstance(model, nn.Module):
             raise self._objection(f"model() must return a torch.nn.Module, got {kind(model)}")
         return model.train()
@@ -204,9 +204,9 @@ class Task:
         """Yield some rows of the global batch of each step, starting at step ``first``."""
         steps, seed = self.config.steps, self.config.seed if self.config.order is None else self.config.order
         self._seed(_TRAINING, seed, 0)
-        found = self.made.batches(seed)
-        drawn = isinstance(found, Drawn)
-        stream = found.after(first, rows) if drawn else iter(found)
+        source = self.inner.batches(seed)
+        drawn = isinstance(source, Drawn)
+        stream = source.after(first, rows) if drawn else iter(source)
         for step in range(first if drawn else 0, steps):
             # A stream may keep state from one batch to the next, so that those before `first` are drawn, too.
             self._seed(_TRAINING, seed, step)
@@ -220,8 +220,8 @@ class Task:
     def validation(self, rows: slice, whole: bool = False) -> Iterator[Batch]:
         """Yield the same rows of the fixed validation batches, or of all that there are."""
         self._seed(_VALIDATION, 0)
-        found = self.made.validation(whole=True) if whole else self.made.validation()
-        stream = found.after(0, rows) if isinstance(found, Drawn) else iter(found)
+        source = self.inner.validation(whole=True) if whole else self.inner.validation()
+        stream = source.after(0, rows) if isinstance(source, Drawn) else iter(source)
         for index in range(sys.maxsize):
             self._seed(_VALIDATION, index)
             batch = next(stream, _END)
@@ -234,7 +234,7 @@ class Task:
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean loss over the examples."""
         training = torch.is_grad_enabled()
-        loss = self.made.loss(model, batch)
+        loss = self.inner.loss(model, batch)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise self._objection(f"loss() must return a one-element tensor, got {kind(loss)}")
         if training and not loss.requires_grad:
@@ -244,13 +244,13 @@ class Task:
 
     def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Return the numbers that validation reports, means over the examples; one of them is "loss"."""
-        found: dict[str, Tensor] = {}
-        if hasattr(self.made, "scores"):
-            found = {str(key): torch.as_tensor(value) for key, value in self.made.scores(model, batch).items()}
-            if wrong := [f"{key!r}: {kind(value)}" for key, value in found.items() if value.numel() != 1]:
+        numbers: dict[str, Tensor] = {}
+        if hasattr(self.inner, "scores"):
+            numbers = {str(key): torch.as_tensor(value) for key, value in self.inner.scores(model, batch).items()}
+            if wrong := [f"{key!r}: {kind(value)}" for key, value in numbers.items() if value.numel() != 1]:
                 raise self._objection(f"scores() must return a number for each name, got {wrong[0]}")
         # A task of the lab's may score by another loss than it trains on; a user's is judged by its own.
-        return found if "loss" in found and self.file is None else {**found, "loss": self.loss(model, batch)}
+        return numbers if "loss" in numbers and self.file is None else {**numbers, "loss": self.loss(model, batch)}
 
     def pieces(self, batch: Batch, device: torch.device, count: int, dtype: torch.dtype | None = None) -> list[Batch]:
         """Move the batch to a device, its real numbers to ``dtype``, and split it; the last piece may be smaller."""

@@ -23,18 +23,19 @@ from ..files import MARKER, sha256
 
 _LIBRARIES = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 _PACKAGE = Path(__file__).parents[2]
-# Python's notes of where a class stands in its file, and lists of its attributes in an order that varies.
-_NOTES = ("__firstlineno__", "__static_attributes__", "__slotnames__")
+# Python's notes of where a class stands in its file, lists of its attributes in an order that varies, and its module,
+# which cloudpickle leaves out where a base holds the same object.
+_NOTES = ("__firstlineno__", "__static_attributes__", "__slotnames__", "__module__")
 # Files that change while the code does not.
 _SKIPPED = (".pyc", ".log", ".out", ".ipynb")
 
 
 def is_users(module: str) -> bool:
     """Whether definitions of this module are the user's own: it is no library's, or it cannot be imported again."""
-    if module == "__main__" or (found := sys.modules.get(module)) is None:
+    if module == "__main__" or (imported := sys.modules.get(module)) is None:
         return True
-    file = getattr(found, "__dict__", {}).get("__file__")  # asked so that a lazy module imports nothing
-    return bool(file) and not is_installed(Path(file))
+    file = getattr(imported, "__dict__", {}).get("__file__")  # asked so that a lazy module imports nothing
+    return bool(file and not is_installed(Path(file)))
 
 
 def is_installed(file: Path) -> bool:
@@ -64,8 +65,14 @@ class _Hasher(Pickler):
     def persistent_id(self, value: Any) -> Any:
         if id(value) in self.opaque:
             return "opaque"
+        # A pickler refers back to an object that it has met, but not to an equal one; a class that was unpickled in
+        # this process holds equal ones.
+        if type(value) is str:
+            return b"text " + value.encode("utf-8", "surrogatepass")
+        if type(value) is bytes:
+            return b"bytes " + value
         if type(value) in (set, frozenset):  # their order depends on the process
-            return "set", sorted(map(_digest, value))
+            return "set", sorted(_digest(item, self.opaque) for item in value)
         if type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided:  # PyTorch pickles an address
             whole = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
             about = f"{type(value).__name__} {value.dtype} {tuple(value.shape)} {value.requires_grad}"
@@ -78,8 +85,8 @@ class _Hasher(Pickler):
         reduced = super().reducer_override(value)
         if isinstance(value, type) and reduced is not NotImplemented and len(reduced) == 6:
             make, given, (attributes, slots), *rest = reduced
-            kept = {name: item for name, item in attributes.items() if name not in _NOTES}
-            return make, (*given[:-2], None, None), (kept, slots), *rest  # cloudpickle gives a class a random id
+            attributes = {name: item for name, item in attributes.items() if name not in _NOTES}
+            return make, (*given[:-2], None, None), (attributes, slots), *rest  # cloudpickle gives a class a random id
         return reduced
 
 

@@ -62,10 +62,10 @@ class PackedTask:
             if Path(file).is_file() and sha256(Path(file)) != before:
                 raise LabError(f"{file} has changed since this command started: start it again")
         with blamed(self.file):
-            made = cloudpickle.loads(self.content)
+            task = cloudpickle.loads(self.content)
         if self.folder is not None:
-            object.__setattr__(made, "folder", self.folder)  # works on a frozen dataclass, too
-        return Task(made, config, self.name, self.sha256, self.file)
+            object.__setattr__(task, "folder", self.folder)  # works on a frozen dataclass, too
+        return Task(task, config, self.name, self.sha256, self.file)
 
     def prepared(self, folder: Path) -> "PackedTask":
         """Let the task prepare itself in a subfolder, unless it has done so; LabError if `prepare` fails."""
@@ -124,8 +124,8 @@ def load(place: str) -> Any:
     with blamed(str(file)), _seeded():
         spec.loader.exec_module(module)
     if not hasattr(module, name):
-        found = [key for key, value in vars(module).items() if hasattr(value, "batches")]
-        raise UsageError(f"--task {place}: {file.name} has no {name!r}; {nearest(name, found or vars(module))}")
+        names = [key for key, value in vars(module).items() if hasattr(value, "batches")]
+        raise UsageError(f"--task {place}: {file.name} has no {name!r}; {nearest(name, names or vars(module))}")
     task = getattr(module, name)
     if not isinstance(task, type):
         return task
@@ -139,15 +139,15 @@ def defaults(task: Any) -> dict[str, Any]:
     Raises:
         UsageError: the task's `defaults` contain an unknown key.
     """
-    theirs, name = getattr(task, "defaults", {}), getattr(task, "__name__", type(task).__name__)
-    if not isinstance(theirs, Mapping):
-        raise UsageError(f"defaults of the task {name} must be keys and values, got {theirs!r}")
-    theirs = nested(plain(theirs))
+    given, name = getattr(task, "defaults", {}), getattr(task, "__name__", type(task).__name__)
+    if not isinstance(given, Mapping):
+        raise UsageError(f"defaults of the task {name} must be keys and values, got {given!r}")
+    given = nested(plain(given))
     with as_usage_error():
         source = f"defaults of the task {name}"
-        converted(leaves(theirs, CompareConfig, source), CompareConfig, source)
+        converted(leaves(given, CompareConfig, source), CompareConfig, source)
     usual: dict[str, list[float]] = {} if getattr(task, "optimizers", None) else {"adamw": [1e-3]}
-    return {"rates": usual, **merged(read_yaml("own")[0], theirs)}
+    return {"rates": usual, **merged(read_yaml("own")[0], given)}
 
 
 def bring(

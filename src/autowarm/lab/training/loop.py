@@ -96,16 +96,16 @@ def train(
         LabError: the folder holds another run, or ranks were given different runs; the message lists the differences.
         Interrupted: `on_step` or a signal asked to stop.
     """
-    with joined(config.engine) as ranks, ExitStack() as held:
+    with joined(config.engine) as ranks, ExitStack() as contexts:
         if own is not None:
-            held.enter_context(blamed(own.file, passing=(Interrupted,)))
+            contexts.enter_context(blamed(own.file, passing=(Interrupted,)))
         if ranks.world > 1:
             ranks.agree(identity(config, ""))
         if config.task is not None and ranks.world > 1:
             raise LabError(f"the task {config.task!r} runs on one process and there are {ranks.world} ranks")
 
         def claim() -> Task:
-            held.enter_context(locked(folder))
+            contexts.enter_context(locked(folder))
             return make_task(config, own)
 
         # The first rank prepares the data for all.
@@ -226,8 +226,8 @@ class _Run:
 
             progress.step += 1
             # A step waits for the device only here.
-            here = torch.stack((loss, norm.to(loss.dtype))).tolist()
-            progress.loss, norm_seen = self.ranks.mean(*here)
+            numbers = torch.stack((loss, norm.to(loss.dtype))).tolist()
+            progress.loss, norm_seen = self.ranks.mean(*numbers)
             progress.grad_norm = norm_seen if config.clip else math.nan
             progress.seconds = time.perf_counter() - clock - progress.eval_seconds
             if not math.isfinite(progress.first_loss):
@@ -319,14 +319,14 @@ class _Run:
         """Evaluate the weights to be judged; the time counts as evaluation's."""
         began = time.perf_counter()
         with evaluating(self.optimizer):
-            found = self.evaluate(whole=whole)
+            scores = self.evaluate(whole=whole)
         self.progress.eval_seconds += time.perf_counter() - began
-        return found
+        return scores
 
     @torch.no_grad()
     def evaluate(self, limit: int | None = None, whole: bool = False) -> dict[str, float]:
         """Average over the fixed validation batches, or the first few, or all that there are, split over the ranks."""
-        found: dict[str, list[tuple[float, Tensor]]] = {}
+        collected: dict[str, list[tuple[float, Tensor]]] = {}
         was, before = self.net.training, attributes(self.model, self.optimizer)
         with unchanged(self.model):
             self.ranks.share_buffers(self.model)  # what is judged are the weights that rank 0 stores
@@ -336,15 +336,15 @@ class _Run:
                     with self.setup.cast():
                         scores = self.task.scores(self.net, piece)
                     for key, value in scores.items():
-                        found.setdefault(key, []).append((weight, value.reshape(())))
+                        collected.setdefault(key, []).append((weight, value.reshape(())))
             self.net.train(was)
         after = attributes(self.model, self.optimizer)
         warn_of_changed(before, after, "changed by an evaluation, which could not put it back")
         means = []
-        for weights, values in (zip(*each, strict=True) for each in found.values()):
+        for weights, values in (zip(*each, strict=True) for each in collected.values()):
             numbers = torch.stack(values).tolist()  # waits for the device
             means.append(math.fsum(map(operator.mul, weights, numbers)) / math.fsum(weights))
-        judged = dict(zip(found, self.ranks.mean(*means), strict=True))
+        judged = dict(zip(collected, self.ranks.mean(*means), strict=True))
         if self.task.predicts_tokens:
             judged["perplexity"] = math.exp(judged["loss"]) if judged["loss"] < _LARGEST_EXPONENT else math.inf
         return judged

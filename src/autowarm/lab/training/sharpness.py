@@ -32,33 +32,33 @@ def lanczos(
     V = start.new_empty(most, start.numel())  # the basis, one vector per row
     V[0] = start / size
     T = torch.zeros(most, most, dtype=torch.float64, device="cpu")  # VAVᵀ
-    held = 0
-    for made in range(1, min(iterations, start.numel()) + 1):
-        w = product(V[held])
-        held += 1
+    filled = 0
+    for products in range(1, min(iterations, start.numel()) + 1):
+        w = product(V[filled])
+        filled += 1
         with autocast_off():
-            basis = V[:held]
+            basis = V[:filled]
             along = basis @ w
-            T[held - 1, :held] = T[:held, held - 1] = along.cpu().double()
+            T[filled - 1, :filled] = T[:filled, filled - 1] = along.cpu().double()
             w = w.addmv(basis.T, along, alpha=-1)
             # Orthogonalise a second time, which is enough (Kahan, Parlett). Otherwise rounding would bring back copies
             # of eigenvalues that are already found.
             w.addmv_(basis.T, basis @ w, alpha=-1)
             rest = float(torch.linalg.vector_norm(w))
-            values, S = torch.linalg.eigh(T[:held, :held])
+            values, S = torch.linalg.eigh(T[:filled, :filled])
             top, residual = float(values[-1]), rest * abs(float(S[-1, -1]))
             scale = float(values.abs().amax())
-            small = rest <= torch.finfo(start.dtype).eps * scale * held  # the Krylov space is exhausted
-            if small or residual <= tolerance * abs(top) or made == min(iterations, start.numel()):
+            small = rest <= torch.finfo(start.dtype).eps * scale * filled  # the Krylov space is exhausted
+            if small or residual <= tolerance * abs(top) or products == min(iterations, start.numel()):
                 break
-            if held == most:
+            if filled == most:
                 # All Ritz vectors share the residual w, so the recurrence can continue from the leading ones and w
                 # alone.
-                held = most // 4
-                V[:held] = S[:, -held:].T.to(V) @ V
+                filled = most // 4
+                V[:filled] = S[:, -filled:].T.to(V) @ V
                 T.zero_()
-                T.diagonal()[:held] = values[-held:]
-            V[held] = w / rest
+                T.diagonal()[:filled] = values[-filled:]
+            V[filled] = w / rest
     return top, residual
 
 

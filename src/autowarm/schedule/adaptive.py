@@ -187,7 +187,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         return cls(optimizer, total_steps, target_loss=target_loss, **exact, **options)
 
     @property
-    def last_epoch(self) -> int:  # type: ignore[override]
+    def last_epoch(self) -> int:
         """The number of updates made; −1 while a `SequentialLR` has not started this schedule."""
         return -1 if self._waiting else self._state.updates
 

@@ -48,7 +48,7 @@ def checked(
                     f"{error}. Without calibration=, AdaptiveWarmup (not its paper()) needs no κ"
                 ) from None
         calibration = replace(calibration, geometry=geometry)
-    names = {"optimizer": type(inner).__name__}
+    names: dict[str, Any] = {"optimizer": type(inner).__name__}
     for name in ("geometry", "kappa", "sigma_f2", "rho"):
         value = getattr(calibration, name, None)
         names[name] = repr(value) if name == "geometry" and value is not None else value
@@ -57,6 +57,7 @@ def checked(
     plan = replace(plan, peak_share=PEAK_SHARES[kind])
     names |= {"warmup": name_of(warmup), "decay": name_of(decay), "profile": None}
     if profile is not None:
-        around = [2.0 * p * plan.peak_gap for p in STEPS[1:]]  # its peak; a gap of 0 has no rate
+        peak_gap: Any = plan.peak_gap
+        around = [2.0 * p * peak_gap for p in STEPS[1:]]  # its peak; a gap of 0 has no rate
         names["profile"] = repr(profile) if isinstance(profile, Profile) else name_of(profile, around)
     return inner, names | {"trained": trained, "recover": recover} | numbers, plan, counted, max_nonfinite

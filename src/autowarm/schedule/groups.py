@@ -184,7 +184,7 @@ class GroupRates:
         _filled[rate] = True
         for one in (self._optimizer, *inside(self._optimizer)):
             if one.defaults.get("lr") is given:
-                one.defaults["lr"] = given.clone()
+                one.defaults["lr"] = rate.clone()
 
     def write(self, peaks: Sequence[float], factor: float, plan: Plan, state: State) -> list[float]:
         """Set every group's rate to peak × factor × share, and return the rates."""

@@ -55,7 +55,7 @@ class Run:
         self.model = nn.Sequential(nn.Linear(16, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU(), nn.Linear(48, 10))
         if norm:
             self.model.insert(1, nn.BatchNorm1d(48))
-            options |= {"model": self.model}
+            options |= {"recover": self.model}
         self.device = device
         self.model.to(device)
         make, lr, self.steps = MAKERS[name]

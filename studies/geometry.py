@@ -42,6 +42,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 from autowarm.lab.analysis.markdown import comma_separated
@@ -79,7 +80,7 @@ def constants(schedule: str) -> Iterator[str]:
                 yield DEFAULT
         case ["earlier"]:
             half = dict.fromkeys(planning.PEAK_SHARES, 0.5)
-            then = {"AVERAGES": (0.05, 1, 0.05), "MAX_WARMUPS": (0.5, 2_000, 0.2)}
+            then: Any = {"AVERAGES": (0.05, 1, 0.05), "MAX_WARMUPS": (0.5, 2_000, 0.2)}
             with mock.patch.dict(planning.PEAK_SHARES, half), mock.patch.multiple(core, **then):
                 yield DEFAULT
         case _:

@@ -326,15 +326,16 @@ def test_a_schedule_that_is_made_stepped_or_changed_in_a_mode_has_the_same_rates
     with inside(5 * (turn != 2)):
         scheduler = AdaptiveWarmup(opt, 100)
     for t in range(60):
-        for one, where in ((plain, nullcontext()), (scheduler, inside(t))):
-            with where:
+        for one, before, after in ((plain, nullcontext(), nullcontext()), (scheduler, inside(t), inside(t))):
+            with before:
                 if t in (5, 10, 15):
                     one.load_state_dict(copy.deepcopy(one.state_dict()))
                 if t in (20, 25, 30):
                     one.optimizer.load_state_dict(copy.deepcopy(one.optimizer.state_dict()))
                 if t in (35, 40, 45):
                     one.extend(100 + t)
-                one.optimizer.step()
+            one.optimizer.step()  # which is refused in inference mode
+            with after:
                 one.step(torch.tensor(falling()(t), dtype=torch.float64))
         assert [float(x) for x in scheduler.get_last_lr()] == [float(x) for x in plain.get_last_lr()]
         assert float(opt.param_groups[0]["lr"]) == float(plain.get_last_lr()[0])

@@ -99,7 +99,7 @@ def test_a_broken_batch_stops_before_twelve_runs_fail(here: Path, capsys: pytest
     )
     assert main(["compare", "--task", "line.py:Line", "--seeds", "[0,1]", "--workers", "1", "--out", "out"]) == 1
     said = capsys.readouterr()
-    assert said.err.startswith("autowarm: every run failed: line.py:15: in loss at update 1: RuntimeError: ")
+    assert said.err.startswith("autowarm: every run failed: line.py:15: RuntimeError: ")
     assert said.err.count("\n") == 1
     assert said.out.count("RuntimeError") <= 1
     assert "no other run is begun" in said.out

@@ -125,7 +125,7 @@ def a_config() -> tuple[list[Place], list[str]]:
             perform(job, lambda event: None, lambda: False)
         return {}
 
-    words = {"config": "smoke", "run.steps": "1", "rates": "{muon: [0.01]}", "schedules": "adaptive", "seeds": "0"}
+    words = {"config": "smoke", "run.steps": "1", "rates": "{muon: [0.01]}", "schedules": "[adaptive]", "seeds": "[0]"}
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(engine, "run_jobs", here):
         given = [part for key, value in words.items() for part in (f"--{key}", value)]
         sys.setprofile(note)

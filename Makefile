@@ -51,7 +51,7 @@ NUMERICS := tests/geometry $(addprefix tests/orthogonalize/test_,iterate.py sing
 ASKED := not generated
 core:
 	OMP_NUM_THREADS=1 $(PYTHON) $(PYTEST) -m "$(ASKED)" $(CORE) \
-	    --ignore tests/optim/known/test_known.py --ignore tests/optim/known/test_partition_of_families.py
+	    --ignore tests/others/test_known.py --ignore tests/optim/model/test_partition_of_families.py
 
 # Whatever needs a GPU, with the caller's PyTorch: make gpu PYTHON=python; with DRY=1 on tiny shapes without one. With
 # PROGRAMME=1, what the warm-up is worth at 124M parameters instead: at most ten minutes of it, from where it stopped.

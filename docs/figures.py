@@ -23,12 +23,12 @@ import yaml
 from matplotlib.figure import Figure
 
 from autowarm import AdaptiveWarmup, Lion
+from autowarm._torch.plotting import BLUE, GREEN, GREY, ORANGE, styled
 from autowarm.lab.analysis.figures import axes_of, encoded
 from autowarm.lab.config import SweepConfig
 from autowarm.lab.paper.experiments import GALLERY, sweep_config
 from autowarm.lab.paper.gallery import Sources
 from autowarm.lab.training.schedules import authors_peak_gap, hand_set, share_at_gap
-from autowarm.plotting import BLUE, GREEN, GREY, ORANGE, styled
 from autowarm.schedule import Calibration, Profile, calibrate, objective
 from autowarm.theory import (
     catalogue,

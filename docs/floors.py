@@ -10,8 +10,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from autowarm._torch.plotting import BLUE, GREY, INK, ORANGE, styled
 from autowarm.lab.analysis.figures import encoded
-from autowarm.plotting import BLUE, GREY, INK, ORANGE, styled
 
 DOCS = Path(__file__).parent
 PACKAGE = DOCS.parent / "src" / "autowarm"

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from autowarm import AdaptiveWarmup, Lion
-from autowarm.plotting import GREY, styled
+from autowarm._torch.plotting import GREY, styled
 
 Change = Callable[[AdaptiveWarmup], AdaptiveWarmup | None]  # returns a schedule that takes the place of this one
 CHANGES: dict[str, tuple[Change, dict[int, int]]] = {  # and where runs end, by when it comes

@@ -25,10 +25,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.optimize import brentq
 
+from autowarm._torch.plotting import BLUE, GREY, INK, ORANGE, styled
 from autowarm.lab import paper
 from autowarm.lab.analysis.figures import encoded
 from autowarm.lab.analysis.markdown import comma_separated
-from autowarm.plotting import BLUE, GREY, INK, ORANGE, styled
 from autowarm.schedule import core
 from autowarm.schedule.planning import plan_of
 

@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ._torch.devices import HostCopy, check_member, collective_device
 from ._version import __version__
-from .devices import HostCopy, check_member, collective_device
 
 NO_BACKWARD = (
     "the closure ran no backward pass, or not through this model, or cleared the gradients: after it no tensor has a "

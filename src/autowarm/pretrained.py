@@ -33,9 +33,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .devices import check_member, collective_device, is_capturing
-from .modes import in_normal_mode
-from .optim.step.dtensors import local
+from ._torch.devices import check_member, collective_device, is_capturing
+from ._torch.modes import in_normal_mode
+from .optim.ranks.dtensors import local
 
 _FEWEST = 8  # rows and columns of a matrix, and entries of a vector, that count
 _SAMPLE = 1024  # at most so many rows and columns are read, evenly spaced

@@ -6,8 +6,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from autowarm._torch.plotting import BLUE, GREEN, GREY, INK, ORANGE, styled
 from autowarm.lab.registry import OPTIMIZERS
-from autowarm.plotting import BLUE, GREEN, GREY, INK, ORANGE, styled
 
 from ..entries import DEFAULT, title
 from ..measures import Sweep

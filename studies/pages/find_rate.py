@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from autowarm._torch.plotting import styled
 from autowarm.lab.analysis.markdown import comma_separated
-from autowarm.plotting import styled
 from autowarm.rate import RateSearch
 
 from ..measures import tuned_rates

@@ -21,8 +21,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from autowarm import devices
-from autowarm.optim.step import agreement
+from autowarm._torch import devices
+from autowarm.optim.ranks import agreement
 
 # Operators that launch nothing. Views are found by their schema, these by name.
 _FREE = {

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from ..modes import without_autocast
+from .._torch.modes import without_autocast
 from ..orthogonalize import HALVES, as_matrices
 from .rate import Rate
 

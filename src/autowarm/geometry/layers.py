@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..modes import without_autocast
+from .._torch.modes import without_autocast
 from .base import Geometry
 from .euclidean import Columns, Frobenius, Rows, Sign
 from .spectral import Spectral

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._torch.habits import plain_words
 from ..geometry import Columns, Frobenius, Rows, Sign, Spectral
-from ..habits import plain_words
-from ..optim.wrapped import unwrapped
+from ..others.wrapped import unwrapped
 from ..schedule import AdaptiveWarmup
 from .lengths import warn_at_end, warn_at_start
 from .metrics import EndOfWarmup, loggable_metrics

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..frames import frames_of_ours
-from ..habits import check_names, plain_words
+from .._torch.frames import frames_of_ours
+from .._torch.habits import check_names, plain_words
 from ..optim import Lion, Muon, NormSGD, SignSGD
 from ..schedule import AdaptiveWarmup
 from .lengths import warn_at_end, warn_at_start

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..plotting import BLUE, GREEN, GREY, INK, ORANGE, axes_or_new
+from .._torch.plotting import BLUE, GREEN, GREY, INK, ORANGE, axes_or_new
 from .log import Log
 
 if TYPE_CHECKING:

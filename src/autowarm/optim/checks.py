@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..geometry import Geometry
-from .partition import USE_FSDP2
-from .step.dtensors import are_flat_pieces, check_placed
+from .model.partition import USE_FSDP2
+from .ranks.dtensors import are_flat_pieces, check_placed
 
 _NAMES = {"param_names", "role", "name", "group_name"}
 _SWITCHES = {"nesterov", "capturable", "warn_unused", "maximize"}

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from ..devices import check_member, is_capturing
+from .._torch.devices import check_member, is_capturing
+from .._torch.modes import without_autocast
 from ..geometry import Geometry, GeometryName, resolve
-from ..modes import without_autocast
 from .checks import (
     called,
     check_capture,
@@ -26,14 +26,14 @@ from .checks import (
     name_like_others,
     plain_numbers,
 )
-from .partition import by_reading, partition
+from .model.partition import by_reading, partition
+from .ranks.agreement import Agreement
+from .ranks.dtensors import PLAIN, is_dtensor
+from .ranks.sharing import Shared
 from .states import Saved
-from .step.agreement import Agreement
-from .step.dtensors import PLAIN, is_dtensor
 from .step.nonfinite import Flag, SkippedUpdates, measured
 from .step.outliers import Outliers
 from .step.plan import Plans
-from .step.sharing import Shared
 from .step.update import Oracle, Rule, Update
 from .unused import UPDATES, Unused
 

@@ -12,7 +12,7 @@ from torch.optim.optimizer import ParamsT
 from ..geometry import RadiusRule, Sign, Spectral
 from ..orthogonalize import Method
 from .lmo import LMO, Common
-from .partition import Named, by_reading, check_blocks, partition
+from .model.partition import Named, by_reading, check_blocks, partition
 from .step.adamw import AdamW
 from .step.update import Oracle, Rule
 

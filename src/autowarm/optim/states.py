@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .._torch.modes import in_normal_mode
 from ..geometry import Geometry
-from ..modes import in_normal_mode
 from .checks import called, check_options, few, name_of, plain_numbers
-from .heads import WRAPPERS
-from .step.dtensors import local
+from .model.heads import WRAPPERS
+from .ranks.dtensors import local
 from .step.outliers import Outliers
 from .step.update import Rule
 

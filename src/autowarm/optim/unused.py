@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..frames import frames_of_ours
+from .._torch.frames import frames_of_ours
 from ..losses import NO_BACKWARD
 from .checks import few, name_of
 

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..devices import traced_as_constant
+from .._torch.devices import traced_as_constant
 from .coefficients import Method, Quintic, schedule_of
 from .precision import HALVES, least_norm, product_precision
 

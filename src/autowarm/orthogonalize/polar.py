@@ -16,7 +16,7 @@ The two iterative methods need only matrix products, and run in bfloat16 if the 
 import torch
 from torch import Tensor
 
-from ..modes import without_autocast
+from .._torch.modes import without_autocast
 from .coefficients import Method, checked_steps
 from .iterate import held_in, orthogonalize_
 from .precision import working_dtype

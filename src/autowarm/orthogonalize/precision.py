@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ..devices import traced_as_constant
+from .._torch.devices import traced_as_constant
 
 HALVES = (torch.float16, torch.bfloat16)
 

@@ -10,7 +10,7 @@ remaining error is at most √ε·n·σ_max, about 1e-5 σ_max at n = 768, and u
 import torch
 from torch import Tensor
 
-from ..modes import without_autocast
+from .._torch.modes import without_autocast
 
 _ROWS = 16384  # rows added to the Gram matrix at once, which bounds the float64 copy of a tall matrix
 

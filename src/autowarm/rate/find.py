@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from ..losses import Observation, Ranks, mean_loss, run_closure
 from ..optim import Together
-from ..optim.wrapped import inside, unwrapped
+from ..others.wrapped import inside, unwrapped
 from .restore import restored
 from .search import RateSearch, has_broken
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from ..optim.step.dtensors import local
+from .._torch.undisturbed import overlaps_itself, put_back, untouched
+from ..optim.ranks.dtensors import local
 from ..optim.step.nonfinite import SkippedUpdates
 from ..optim.step.outliers import Outliers
-from ..optim.wrapped import inside, is_ours, unwrapped
-from ..undisturbed import overlaps_itself, put_back, untouched
+from ..others.wrapped import inside, is_ours, unwrapped
 
 _OPTIONS = ("lr", "initial_lr", "weight_decay", "momentum", "eps", "warmup")  # which loops set on the way
 

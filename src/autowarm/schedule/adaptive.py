@@ -13,24 +13,23 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..frames import frames_of_ours
+from .._torch.frames import frames_of_ours
+from .._torch.habits import plain_words
+from .._torch.modes import in_normal_mode
 from ..geometry import Geometry
-from ..habits import plain_words
 from ..losses import Losses, Ranks
-from ..modes import in_normal_mode
 from ..optim import LMO, Together
-from ..optim.wrapped import hook, hook_once_compiled, inside, unwrapped
+from ..others.wrapped import hook, hook_once_compiled, inside, unwrapped
 from ..pretrained import FirstLook
 from . import core
 from .alarms import Alarms
-from .arguments import checked
 from .clock import UpdateClock, only_makes_state
 from .groups import GroupRates
 from .planning import Calibrated, Calibration, check_horizon, clean
 from .recovery import Guard, Order
 from .report import Report
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape
-from .state import numbers_of, opened, resumed, sealed
+from .state import checked, numbers_of, opened, resumed, sealed
 
 
 class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are floats here

@@ -5,9 +5,9 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..devices import is_capturing
-from ..optim.step.dtensors import local
-from ..optim.wrapped import hook, inside
+from .._torch.devices import is_capturing
+from ..optim.ranks.dtensors import local
+from ..others.wrapped import hook, inside
 
 
 def _overflowed(optimizer: Optimizer) -> bool:

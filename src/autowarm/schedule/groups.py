@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..modes import in_normal_mode
-from ..optim.wrapped import hook, inside
+from .._torch.modes import in_normal_mode
+from ..others.wrapped import hook, inside
 from ..rate.find import set_rate
 from .core import Plan, State, steady_share
 

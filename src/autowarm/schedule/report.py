@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..plotting import axes_or_new
+from .._torch.plotting import axes_or_new
 from . import core
 from .groups import GroupRates
 from .profile import Profile

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .._torch.modes import without_autocast
 from ..geometry import MaxOverLayers
-from ..modes import without_autocast
 
 
 @dataclass(frozen=True)

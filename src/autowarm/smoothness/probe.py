@@ -9,14 +9,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..devices import check_member
+from .._torch.devices import check_member
+from .._torch.modes import autocast_off
+from .._torch.undisturbed import generators, set_generators, untouched
 from ..geometry import Geometry, MaxOverLayers, resolve
 from ..losses import run_closure
-from ..modes import autocast_off
-from ..optim import geometry_of
-from ..optim.known import geometry_in
-from ..optim.step.dtensors import local
-from ..undisturbed import generators, set_generators, untouched
+from ..optim.ranks.dtensors import local
+from ..others import geometry_of
+from ..others.known import geometry_in
 from .measure import Point, double, measure, whole
 
 Closure = Callable[[], Tensor]

@@ -11,7 +11,7 @@ from transformers import TrainingArguments
 from autowarm import Muon
 from autowarm.integrations.accelerate import WarmupScheduler
 from autowarm.integrations.transformers import WarmupTrainer
-from autowarm.optim import geometry_of, kappa_of
+from autowarm.others import geometry_of, kappa_of
 from tests.integrations.llama import make_data, make_model
 from tests.integrations.plain import accelerated
 from tests.programs import leave

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
+from autowarm._torch.plotting import BLUE, ORANGE
 from autowarm.lab.analysis import report
-from autowarm.plotting import BLUE, ORANGE
 
 from ..helpers import leave_metrics, stored
 

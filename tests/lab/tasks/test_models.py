@@ -15,7 +15,7 @@ from autowarm.lab.tasks.models import (
     save_weights,
     token_loss,
 )
-from autowarm.optim import geometry_of, kappa_of
+from autowarm.others import geometry_of, kappa_of
 
 CONFIG = ModelConfig(layers=2, width=32, heads=2, ff=64, vocab_size=300, seq_len=16)
 

@@ -17,7 +17,8 @@ from torch.distributed.tensor import Replicate, distribute_tensor
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from autowarm.optim import Together
-from autowarm.optim.step import agreement, nonfinite, outliers
+from autowarm.optim.ranks import agreement
+from autowarm.optim.step import nonfinite, outliers
 from tests.optim.ranks.checks import TOLERANCE, Cases, apart, drawn, error_of, held, on_ranks
 
 WHERE = ("host", "device")

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from autowarm import LMO, Lion, Muon, NormSGD, find_rate
 from autowarm.geometry import Spectral
-from autowarm.optim.step import sharing
+from autowarm.optim.ranks import sharing
 from autowarm.smoothness import Probe
 from tests.geometry.own import Lines
 from tests.optim.ranks.checks import TOLERANCE, Cases, apart, error_of, held, on_ranks, whole

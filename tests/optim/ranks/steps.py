@@ -18,7 +18,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from autowarm import LMO, Lion, Muon, NormSGD
 from autowarm.geometry import Frobenius, Spectral
-from autowarm.optim.step import plan, sharing
+from autowarm.optim.ranks import sharing
+from autowarm.optim.step import plan
 from tests.optim.ranks.checks import TOLERANCE, Cases, apart, drawn, error_of, on_ranks
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from autowarm import Muon
-from autowarm.optim.step import sharing
+from autowarm.optim.ranks import sharing
 from tests.optim.ranks.checks import SIZES, TOLERANCE, apart
 from tests.optim.ranks.program import CHECKS
 from tests.optim.ranks.random_steps import MAKERS as DRAWN

@@ -12,7 +12,7 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.schedule import Calibration, Profile, calibrate
-from autowarm.schedule.arguments import plan_of
+from autowarm.schedule.planning import plan_of
 from tests.schedule.schedule_runs import saved
 from tests.schedule.test_shapes import FORMULAS
 

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from autowarm.plotting import BLUE, GREY, INK, ORANGE, STYLE, styled
+from autowarm._torch.plotting import BLUE, GREY, INK, ORANGE, STYLE, styled
 
 from ..files import write_atomically
 from ..training.metrics import read_metrics

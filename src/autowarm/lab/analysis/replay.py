@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from autowarm._torch.plotting import styled
 from autowarm.logs import Reading, Replay
-from autowarm.plotting import styled
 
 from .figures import encoded, grid_of
 from .report import data_uri, rendered

@@ -24,7 +24,7 @@ def run(argv: list[str]) -> int:
                             defaults={"out": "runs/smoothness"}), None  # fmt: skip
     points = config.points()
 
-    from autowarm.plotting import styled
+    from autowarm._torch.plotting import styled
 
     from ..execution.engine import made
     from ..files import write_atomically

@@ -57,7 +57,7 @@ def hours(run: RunConfig, scale: str) -> float:
 
 def describe(config: RunConfig, folder: Path) -> Iterator[str]:
     """Yield a line for each thing that is known of a run without training: nothing is written."""
-    from autowarm.optim import geometry_of, kappa_of
+    from autowarm.others import geometry_of, kappa_of
 
     from ..training.optimizers import make_optimizer
 

@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 
 from autowarm import theory
-from autowarm.plotting import BLUE, GREEN, GREY, ORANGE, styled
+from autowarm._torch.plotting import BLUE, GREEN, GREY, ORANGE, styled
 from autowarm.schedule import Profile, calibrate, core
 from autowarm.schedule.planning import plan_of
 

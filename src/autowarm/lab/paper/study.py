@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autowarm.plotting import INK, ORANGE, axes_or_new
+from autowarm._torch.plotting import INK, ORANGE, axes_or_new
 from autowarm.smoothness.fits import Array, Fit, Interval, bootstrap, fit
 from autowarm.smoothness.measure import Point
 

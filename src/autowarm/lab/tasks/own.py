@@ -21,7 +21,7 @@ from typing import Any
 
 import cloudpickle
 
-from autowarm.undisturbed import generators, set_generators
+from autowarm._torch.undisturbed import generators, set_generators
 
 from ..config import CompareConfig, LabError, RunConfig, UsageError, nearest
 from ..config.build import converted, leaves, merged, nested, plain, read_yaml

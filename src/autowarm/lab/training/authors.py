@@ -6,7 +6,7 @@ import torch
 from torch.optim import Optimizer
 
 from autowarm.geometry import Rate
-from autowarm.optim.step.dtensors import local
+from autowarm.optim.ranks.dtensors import local
 
 
 def seed_momenta(optimizer: Optimizer) -> None:

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from autowarm._torch.undisturbed import generators, set_generators
 from autowarm.optim import partition
 from autowarm.rate.restore import Keeper
-from autowarm.undisturbed import generators, set_generators
 
 from ..config import OptimizerConfig, UsageError
 from ..errors import needs

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ...devices import collective_device
+from ..._torch.devices import collective_device
 from ..config import EngineConfig, LabError, UsageError, differences
 
 _T = TypeVar("_T")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from autowarm.modes import autocast_off
+from autowarm._torch.modes import autocast_off
 
 
 def lanczos(

@@ -1,1 +1,1 @@
-"""One optimizer step: `update` is its way, `plan` says what is stepped together, `sharing` is for ranks."""
+"""One optimizer step: `update` is its way, `plan` says what is stepped together."""

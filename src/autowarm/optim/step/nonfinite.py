@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...devices import HostCopy, is_capturing
-from ...frames import frames_of_ours
+from ..._torch.devices import HostCopy, is_capturing
+from ..._torch.frames import frames_of_ours
 from ...orthogonalize import HALVES
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from ...devices import traced_as_constant
+from ..._torch.devices import traced_as_constant
 from ...geometry import Geometry
 from ...orthogonalize import NARROW, held_in, working_dtype
 

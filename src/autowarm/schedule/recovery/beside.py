@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...frames import frames_of_ours
+from ..._torch.frames import frames_of_ours
+from ..._torch.modes import in_normal_mode
 from ...losses import Losses, Ranks
-from ...modes import in_normal_mode
-from ...optim.step.dtensors import is_dtensor
+from ...optim.ranks.dtensors import is_dtensor
 from ...optim.step.nonfinite import measured
 from ...optim.step.outliers import Outliers
-from ...optim.wrapped import hook, inside, unwrapped
+from ...others.wrapped import hook, inside, unwrapped
 from ..alarms import MOST_IDLE
 from ..clock import UpdateClock, only_makes_state
 from ..core import OPEN_HORIZON

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.optim import Optimizer
 
-from ...frames import frames_of_ours
+from ..._torch.frames import frames_of_ours
 from ...rate.restore import Snapshot, versions_of_frozen
 from .detector import OPENING, Detector
 

@@ -26,9 +26,9 @@ from torch import Tensor
 
 from ...geometry import Geometry, Rate
 from ...orthogonalize import held_in, orthogonalize_, working_dtype
+from ..step.plan import Plans, Remembered, Whole, cut, temporaries
+from ..step.update import Oracle, Rule, Update, block_of, empty_stack, fill_
 from .dtensors import PLAIN, is_dtensor, local
-from .plan import Plans, Remembered, Whole, cut, temporaries
-from .update import Oracle, Rule, Update, block_of, empty_stack, fill_
 
 # Peak memory in multiples of the tensors that a rank owns in a round: the next round's messages, sent and received, a
 # stack and its products, and the results of the previous round.

@@ -1,6 +1,6 @@
 """Where the tensors of every family of timm, torchvision and transformers go: a table, made anew and compared.
 
-    python tests/optim/known/test_partition_of_families.py    # writes the table again, to read its difference
+    python tests/optim/model/test_partition_of_families.py    # writes the table again, to read its difference
 
 A line is a family's first model, and its numbers of matrices, depthwise kernels, stacks, heads, embeddings and vectors;
 "(in, out)" is how many matrices and stacks are kept transposed, "in groups" how many kernels are grouped convolutions'.

@@ -15,7 +15,8 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 
 from autowarm import Lion, Muon
 from autowarm.geometry import Spectral
-from autowarm.optim import geometry_of, kappa_of, partition
+from autowarm.optim import partition
+from autowarm.others import geometry_of, kappa_of
 from tests.cases import each
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from autowarm import LMO, Muon
 from autowarm.geometry import Spectral
-from autowarm.optim import geometry_of, kappa_of
+from autowarm.others import geometry_of, kappa_of
 from tests.cases import each
 from tests.optim.makers import said_by
 

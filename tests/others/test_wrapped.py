@@ -13,8 +13,9 @@ from torch.optim import AdamW, Optimizer
 
 from autowarm import AdaptiveWarmup, find_rate
 from autowarm.geometry import Sign
-from autowarm.optim import Together, geometry_of
-from autowarm.optim.wrapped import inside, unwrapped
+from autowarm.optim import Together
+from autowarm.others import geometry_of
+from autowarm.others.wrapped import inside, unwrapped
 from autowarm.schedule import Calibration
 from tests.cases import each
 from tests.optim.makers import CLASSES

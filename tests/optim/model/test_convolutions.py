@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from autowarm import LMO, Lion, Muon
 from autowarm.geometry import Spectral
-from autowarm.optim import kappa_of, partition
+from autowarm.optim import partition
+from autowarm.others import kappa_of
 from autowarm.smoothness import Probe
 from tests.cases import each
 

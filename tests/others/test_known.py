@@ -16,7 +16,8 @@ from transformers.optimization import Adafactor
 
 from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
 from autowarm.geometry import Frobenius, Sign, Spectral, resolve
-from autowarm.optim import Together, geometry_of, kappa_of, known
+from autowarm.optim import Together
+from autowarm.others import geometry_of, kappa_of, known
 from autowarm.schedule import Calibration
 
 W = [nn.Parameter(torch.zeros(4, 6))]
@@ -83,7 +84,7 @@ def test_adafactor_without_a_rate_is_refused_and_with_one_sets_none(recwarn: pyt
 
 def tried() -> list[tuple[str, str, bool]]:
     """The documentation's table of what was tried: class, geometry, and whether it is warned of."""
-    path = Path(__file__).parents[3] / "docs" / "data" / "tables" / "optimizers-tried.csv"
+    path = Path(__file__).parents[2] / "docs" / "data" / "tables" / "optimizers-tried.csv"
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))[1:]
     # And those that it leaves out; dion's and torchtitan's by name.

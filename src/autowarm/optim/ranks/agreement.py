@@ -28,11 +28,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...devices import HostCopy, collective_device, is_capturing
+from ..._torch.devices import HostCopy, collective_device, is_capturing
 from ..checks import few, name_of
+from ..step.nonfinite import measured, read_on_host
+from ..step.update import Update
 from .dtensors import PLAIN, is_dtensor, local, placed, placements_of
-from .nonfinite import measured, read_on_host
-from .update import Update
 
 
 class Agreement:

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from ..devices import traced_as_constant
-from .together import Together
+from .._torch.devices import traced_as_constant
+from ..optim.together import Together
 
 # What copies the rates in its groups to the optimizer inside before each step.
 _COPIES_RATES = re.compile(r"^(ZeroRedundancyOptimizer|OSS)$")

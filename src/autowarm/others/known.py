@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..frames import frames_of_ours
+from .._torch.frames import frames_of_ours
 from ..geometry import Geometry, resolve, total_kappa
-from .lmo import LMO
+from ..optim.lmo import LMO
 from .wrapped import inside, named, wrapped_by
 
 # By class name, whichever package it comes from: torch, timm, lion-pytorch, pytorch-optimizer, HeavyBall, bitsandbytes,
@@ -38,7 +38,7 @@ def geometry_of(optimizer: Optimizer, *, warn: bool = True) -> Geometry:
 
     Example:
         >>> import torch
-        >>> from autowarm.optim import geometry_of
+        >>> from autowarm.others import geometry_of
         >>> geometry_of(torch.optim.Muon([torch.nn.Parameter(torch.ones(2, 2))]))
         Spectral(radius=1.0, stacked=None, method='svd', steps=None, blocks=1, dtype=None)
     """

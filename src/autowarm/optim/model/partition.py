@@ -14,10 +14,10 @@ from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
-from ..frames import frames_of_ours
-from ..geometry import Geometry
+from ..._torch.frames import frames_of_ours
+from ...geometry import Geometry
+from ..ranks.dtensors import are_flat_pieces
 from .heads import CONVOLUTIONS, LAYERS, TRANSPOSED_CONVOLUTIONS, output_tensors, table_of
-from .step.dtensors import are_flat_pieces
 
 # Tensors outside any layer that are looked up or added, not multiplied: position and class tokens, bias tables.
 _LOOKED_UP = re.compile(

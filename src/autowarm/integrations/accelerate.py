@@ -5,13 +5,14 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .._version import install
 from ..schedule import AdaptiveWarmup
 from .metrics import EndOfWarmup, loggable_metrics
 
 try:
     from accelerate import Accelerator
 except ImportError as missing:
-    raise ImportError("this plug-in needs accelerate: pip install 'autowarm[accelerate]'") from missing
+    raise ImportError(f"this plug-in needs accelerate: {install('accelerate')}") from missing
 
 __all__ = ["WarmupScheduler"]
 

@@ -52,7 +52,7 @@ class WarmupScheduler(AdaptiveWarmup):
         ...         opt.step()
         ...         sched.step(loss)
         ...         opt.zero_grad()
-        warm-up ended at update 5 of 10: the clock; your loss was at 98%
+        warm-up ended at update 5 of 10 by the time limit: the averaged loss was at 98% of its start (53% ends it)
         >>> sched.last_epoch
         10
     """

@@ -209,10 +209,10 @@ def headline(summaries: Sequence[Summary]) -> str:
             "One seed decides nothing: run four, as with --seeds [0,1,2,3], to compare the default with others"
         ]
     else:
-        sentences = [f"{_amount(compared)} {_lengths(compared)}"]
+        sentences = [_amount(compared, _lengths(compared))]
         if costs := [number(one.worst) for one in sorted(compared, key=lambda one: one.worst or 0) if one.worst]:
             range_ = costs[0] if costs[0] == costs[-1] else f"{costs[0]} to {costs[-1]}"
-            sentences.append(f"The worst length cost {range_}")
+            sentences.append(f"The worst length was {range_} higher")
         if diverged := sum(one.worst is None for one in compared):
             sentences.append(f"A hand-set length diverged in {diverged}")
         if len(compared) > 1 or not compared[0].difference:
@@ -222,7 +222,9 @@ def headline(summaries: Sequence[Summary]) -> str:
     if edges := sum(bool(summary.edge) for summary in compared):
         sentences.append(f"The best hand-set length is at the edge of those tried in {edges}")
     if all(point.ended_by.get("clock") == len(point.losses) for point in (one.adaptive for one in compared) if point):
-        sentences.append("max_warmup ended every warm-up of the default, which here is a ramp of fixed length")
+        sentences.append(
+            "The time limit (max_warmup) ended every warm-up of the default, which here is a ramp of fixed length"
+        )
     return ". ".join(sentences)
 
 
@@ -232,23 +234,23 @@ def _lengths(compared: Sequence[Summary]) -> str:
     if most == 1:
         return "the hand-set length"
     count = most if fewest == most else f"{fewest} to {most}"
-    return f"the best of {count} hand-set lengths, unknown beforehand"
+    return f"the best of {count} hand-set lengths"
 
 
-def _amount(compared: Sequence[Summary]) -> str:
+def _amount(compared: Sequence[Summary], lengths: str) -> str:
     """Say how far the default is from the best, at most, in the settings in which neither diverged."""
     differences = [one.difference for one in compared if one.difference]
     if not differences:
-        return "Runs diverged: the default against"
-    ours = (
-        "The default"
-        if len(differences) == len(compared)
-        else f"Where no run diverged, in {len(differences)}, the default"
-    )
+        return f"Runs diverged: the default against {lengths}"
+    all_finite = len(differences) == len(compared)
+    ours = "The default" if all_finite else f"Where no run diverged, in {len(differences)}, the default"
     far = max(differences, key=lambda one: abs(one.mean))
     amount = with_error(abs(far.mean), far.stderr, 3) + compared[0].unit
-    decided = len(compared) == 1 and far.outcome != "undecided"
-    return f"{ours} is {amount} {far.outcome} than" if decided else f"{ours} is within {amount} of"
+    if len(compared) > 1:
+        return f"{ours} is within {amount} of {lengths}"
+    if far.outcome == "undecided":
+        return f"No clear difference from {lengths} ({with_error(far.mean, far.stderr, 3, '+')}{compared[0].unit})"
+    return f"{ours} is {amount} {far.outcome} than {lengths}"
 
 
 def verdict(summary: Summary) -> str:
@@ -268,8 +270,8 @@ def verdict(summary: Summary) -> str:
         words.append(f"It is the {summary.edge} that was tried: the best may be {summary.edge.replace('est', 'er')}. "
                      f"{_beyond(summary, best)}")  # fmt: skip
     if ours is not None and (by_time := ours.ended_by.get("clock")):
-        words.append(f"In {by_time} of {len(ours.losses)} runs of the default the clock (max_warmup), not the loss, "
-                     "ended the warm-up.")  # fmt: skip
+        words.append(f"In {by_time} of {len(ours.losses)} runs of the default the time limit (max_warmup), not the "
+                     "loss, ended the warm-up.")  # fmt: skip
     if (matters := summary.length_matters) is not None and summary.worst is not None:
         worst = max(summary.manual, key=summary.on_common_seeds)
         differ = f"The hand-set lengths differ by {number(summary.worst)}{summary.unit} at most"

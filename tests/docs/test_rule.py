@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 def curve(draw: random.Random, updates: int) -> list[float]:
     """Positive losses that fall, level off and spike."""
-    first, last = draw.uniform(0.5, 12.0), draw.uniform(0.05, 1.1)
-    fall, noise = draw.uniform(0.02, 1.0) * updates, draw.uniform(0.0, 0.1)
+    first, last = draw.uniform(0.5, 12.0), draw.choice((0.05, 0.2, 0.5, 1.1))
+    fall, noise = draw.uniform(0.02, 0.4) * updates, draw.uniform(0.0, 0.1)
     losses = [
         first * (last + (1 - last) * 2 ** (-t / fall)) * draw.uniform(1 - noise, 1 + noise) for t in range(updates)
     ]

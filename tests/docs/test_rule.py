@@ -21,7 +21,7 @@ def curve(draw: random.Random, updates: int) -> list[float]:
         first * (last + (1 - last) * 2 ** (-t / fall)) * draw.uniform(1 - noise, 1 + noise) for t in range(updates)
     ]
     for _ in range(draw.randrange(4)):
-        losses[draw.randrange(min(10, updates - 1), updates)] *= draw.choice((0.01, 30.0, 1e6))
+        losses[draw.randrange(min(10, updates - 1), updates)] *= draw.choice((0.05, 30.0, 1e6))
     return losses
 
 

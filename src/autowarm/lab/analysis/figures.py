@@ -11,12 +11,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from autowarm._torch.plotting import BLUE, GREY, INK, ORANGE, STYLE, styled
+from autowarm._torch.plotting import BLUE, GREY, ORANGE, STYLE, styled
 
 from ..files import write_atomically
 from ..training.metrics import read_metrics
 from .results import Results
-from .statistics import Estimate
 from .summary import Point, Summary
 
 COLOURS = {"adaptive": ORANGE, "linear": BLUE, "best": BLUE, "paper": GREY}
@@ -35,21 +34,6 @@ def sweep_figure(summaries: Sequence[Summary], quantity: str = "final validation
     figure, panels = grid_of(len(summaries), 1, PANEL)
     for (axes,), summary in zip(panels, summaries, strict=True):
         _draw_sweep(axes, summary, quantity, unit)
-    return figure
-
-
-@styled
-def paired_figure(summaries: Sequence[Summary]) -> Figure:
-    """Plot the default's loss minus that of each hand-set length, seed by seed, one panel per cell.
-
-    A cell in which the default was not run shows the losses of the hand-set lengths instead.
-    """
-    figure, panels = grid_of(len(summaries), 1, PANEL)
-    for (axes,), summary in zip(panels, summaries, strict=True):
-        if summary.adaptive is None:
-            _draw_sweep(axes, summary, "final validation loss", 1.0)
-        else:
-            _draw_pairs(axes, summary, summary.adaptive)
     return figure
 
 
@@ -152,34 +136,6 @@ def grid_of(count: int, rows: int, size: tuple[float, float]) -> tuple[Figure, n
     return figure, panels[:count]
 
 
-def _draw_pairs(axes: Axes, summary: Summary, ours: Point) -> None:
-    length = _diverged(ours) if ours.diverged else f"{ours.warmup_steps:.0f} updates"
-    axes.axhline(0, color=COLOURS["adaptive"], linestyle="--", label=f"default: {length}")
-    dots: Any = {"color": COLOURS["linear"], "alpha": 0.45, "markersize": 4, "label": "one seed"}
-    means: Any = {"color": INK, "fmt": "D", "markersize": 4, "capsize": 4, "label": "mean ± standard error"}
-    for x, point in enumerate(summary.manual):
-        pairs = [ours.losses[seed] - point.losses[seed] for seed in sorted(ours.losses.keys() & point.losses.keys())]
-        differences = [pair for pair in pairs if math.isfinite(pair)]
-        # Beside the mean, and beside each other, so that none hides another.
-        places = [x + 0.22 + 0.2 * i / max(1, len(differences) - 1) for i in range(len(differences))]
-        axes.plot(places, differences, "o", **dots)
-        if point.diverged:
-            _mark_diverged(axes, x, point)
-        elif differences and not ours.diverged:
-            estimate = Estimate(tuple(differences))
-            axes.errorbar([x], [estimate.mean], yerr=[estimate.stderr or 0.0], **means)
-        dots["label"] = means["label"] = None  # once in the legend
-    axes.set_xticks(range(len(summary.manual)), [f"{point.warmup_steps:.0f}" for point in summary.manual])
-    if summary.best is not None:
-        axes.get_xticklabels()[summary.manual.index(summary.best)].set_fontweight("bold")
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.45 * (high - low))  # room for the legend
-    axes.set_title(_heading(summary), parse_math=False)
-    axes.set(xlabel="hand-set warm-up, updates (bold: best)",
-             ylabel=f"loss: default − hand-set{summary.unit and f' ({summary.unit.strip()})'}")  # fmt: skip
-    axes.legend(loc="upper right")
-
-
 def _mark_diverged(axes: Axes, x: float, point: Point) -> None:
     axes.annotate(_diverged(point), (x, 0.02), xycoords=("data", "axes fraction"), rotation=90, ha="center",
                   va="bottom", fontsize="x-small", color=COLOURS["linear"])  # fmt: skip
@@ -195,8 +151,10 @@ def _draw_sweep(axes: Axes, summary: Summary, quantity: str, unit: float) -> Non
     if adaptive is not None and not adaptive.diverged:
         loss, error = unit * adaptive.val_loss, unit * (adaptive.stderr or 0.0)
         axes.axhspan(loss - error, loss + error, color=COLOURS["adaptive"], alpha=0.15, lw=0)
-        label = f"adaptive: {adaptive.warmup_steps:.0f} updates"
+        label = f"default: {adaptive.warmup_steps:.0f} updates"
         axes.axhline(loss, color=COLOURS["adaptive"], linestyle="--", label=label)
+    elif adaptive is not None:
+        axes.plot([], [], color=COLOURS["adaptive"], linestyle="--", label=f"default: {_diverged(adaptive)}")
     # The axis covers only hand-set lengths and adaptive. A run that stalled far above would squeeze them into one line.
     compete = [point for point in (*summary.manual, adaptive) if point is not None and not point.diverged]
     edges = [unit * (point.val_loss + side * (point.stderr or 0.0)) for point in compete for side in (-1, 1)]

@@ -28,7 +28,7 @@ def make(results: Results) -> list[Path]:
     folder = results.folder
     curves = [(one, some) for one in results.summaries if (some := figures.curves_of(one, results))]
     swept = [(one.title, one) for one in results.summaries if one.manual]
-    files, sweeps = _drawn(figures.paired_figure, swept, folder / "sweep")
+    files, sweeps = _drawn(figures.sweep_figure, swept, folder / "sweep")
     more, losses = _drawn(figures.curves_figure, [(one.title, (one, some)) for one, some in curves], folder / "curves")
     page = folder / "report.html"
     write_atomically(page, html(results, sweeps, losses))
@@ -70,7 +70,6 @@ def html(results: Results, sweeps: Sequence[tuple[str, str]], curves: Sequence[t
         runs=sorted(results.rows, key=lambda run: (run["optimizer"], run["cell"]["lr"], *map(run.get, _ORDER))),
         failed=results.failed,
         ran=" and ".join(words for kind, words in _CURVES.items() if any(getattr(one, kind) for one in summaries)),
-        alone=any(one.manual and one.adaptive is None for one in summaries),
         compared=any(one.outcome for one in summaries),
         warnings=warnings(results.rows),
         config=yaml.safe_dump(document["config"], sort_keys=False, allow_unicode=True),

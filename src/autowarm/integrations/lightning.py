@@ -101,7 +101,7 @@ class WarmupCallback(pl.Callback):
         self._weight = 1.0
         self._steps_before = 0
         self._begins = False
-        self._held: list[tuple[Tensor, float]] = []  # losses whose optimizers are not known yet
+        self._pending: list[tuple[Tensor, float]] = []  # losses whose optimizers are not known yet
         self._stepped = False  # whether an optimizer has stepped on them
         self._ended = EndOfWarmup()
 
@@ -150,8 +150,8 @@ class WarmupCallback(pl.Callback):
             loss = loss * trainer.accumulate_grad_batches  # Lightning has divided by it
         if len(trainer.optimizers) > 1:
             if self._stepped:
-                self._held, self._stepped = [], False
-            self._held.append((loss, self._weight))
+                self._pending, self._stepped = [], False
+            self._pending.append((loss, self._weight))
             return
         for config in _adaptive_configs(trainer):
             config.scheduler.observe(loss, self._weight)
@@ -160,7 +160,7 @@ class WarmupCallback(pl.Callback):
         """Pass on the losses held for one of several optimizers."""
         for config in _adaptive_configs(trainer):
             if unwrapped(config.scheduler.optimizer) is unwrapped(optimizer):
-                for loss, weight in self._held:
+                for loss, weight in self._pending:
                     config.scheduler.observe(loss, weight)
         self._stepped = True  # another optimizer may step on the same losses
 

@@ -106,7 +106,7 @@ class WarmupCallback(TrainerCallback):
     def _wrap(self, trainer: Any) -> None:
         training_step, log = trainer.training_step, trainer.log
 
-        def training_step_with_loss_kept(*args: Any, **kwargs: Any) -> Tensor:
+        def training_step_with_loss_recorded(*args: Any, **kwargs: Any) -> Tensor:
             loss: Tensor = training_step(*args, **kwargs)
             self._losses.append(loss.detach())
             return loss
@@ -116,7 +116,7 @@ class WarmupCallback(TrainerCallback):
                 logs = logs | loggable_metrics(trainer.lr_scheduler)
             log(logs, *args, **kwargs)
 
-        trainer.training_step, trainer.log = training_step_with_loss_kept, log_with_metrics
+        trainer.training_step, trainer.log = training_step_with_loss_recorded, log_with_metrics
         for one in trainer.callback_handler.callbacks:
             if isinstance(one, PrinterCallback | ProgressCallback):
                 vars(one)["on_log"] = _brief(one.on_log)
@@ -216,8 +216,8 @@ class AdaptiveWarmupMixin:
                 raise ValueError(f"optim={optim!r} and an optimizer were given: give one of them")
             trainer.optimizer_cls_and_kwargs = optimizer_by_name(optim, trainer.args)
         self._optim = optim
-        self._said: set[str] = set()
-        _warn_of_replaced_settings(trainer.args, self._said)
+        self._warned: set[str] = set()
+        _warn_of_replaced_settings(trainer.args, self._warned)
         trainer.add_callback(WarmupCallback(trainer))
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
@@ -231,15 +231,12 @@ class AdaptiveWarmupMixin:
         """Create an `AdaptiveWarmup` over the whole run, unless a scheduler was given."""
         trainer: Any = self
         if trainer.lr_scheduler is None:
-            _warn_of_replaced_settings(trainer.args, self._said)  # of a search over one of them
-            made_on = optimizer or trainer.optimizer
+            _warn_of_replaced_settings(trainer.args, self._warned)  # of a search over one of them
             options = dict(self._warmup)
-            its_own_loss = (
-                type(trainer).compute_loss is not Trainer.compute_loss or trainer.compute_loss_func is not None
-            )
-            if "chance_loss" not in options and not its_own_loss:
+            usual_loss = type(trainer).compute_loss is Trainer.compute_loss and trainer.compute_loss_func is None
+            if "chance_loss" not in options and usual_loss:
                 options["chance_loss"] = _chance_loss(trainer.accelerator.unwrap_model(trainer.model))
-            trainer.lr_scheduler = AdaptiveWarmup(made_on, num_training_steps, **options)
+            trainer.lr_scheduler = AdaptiveWarmup(optimizer or trainer.optimizer, num_training_steps, **options)
             trainer._created_lr_scheduler = True
         return trainer.lr_scheduler
 
@@ -271,12 +268,12 @@ def _chance_loss(model: Any) -> float | None:
     return math.log(model.config.get_text_config().vocab_size)
 
 
-def _warn_of_replaced_settings(args: Any, said: set[str]) -> None:
+def _warn_of_replaced_settings(args: Any, warned: set[str]) -> None:
     for field in dataclasses.fields(args):
         name, value = field.name, getattr(args, field.name)
         # A setting at its default looks the same as one not given, so Trainer's own "linear" causes no warning.
-        if name in _REPLACED and name not in said and value and value != field.default:
-            said.add(name)
+        if name in _REPLACED and name not in warned and value and value != field.default:
+            warned.add(name)
             shown = getattr(value, "value", value)  # an enumeration's member, by its command-line name
             warnings.warn(f"{name}={shown!r} is not used: {_REPLACED[name]}", stacklevel=frames_of_ours())
 

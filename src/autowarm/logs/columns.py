@@ -24,10 +24,8 @@ class Column(NamedTuple):
 
     def within(self, rows: NDArray[np.int64]) -> "Column":
         """Only the cells in these rows."""
-        wanted = np.isin(self.rows, rows)
-        return (
-            self if wanted.all() else Column(self.rows[wanted], [self.values[int(i)] for i in np.flatnonzero(wanted)])
-        )
+        wanted = np.flatnonzero(np.isin(self.rows, rows))
+        return Column(self.rows[wanted], [self.values[int(i)] for i in wanted])
 
     def counts(self) -> "Column":
         """Without what stands between thousands, as in 1,500; of [epoch, step], the last of the longest lists."""
@@ -174,9 +172,7 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
             f"counts updates with step= (--step) ({_listed(columns)})"
         )
     if of_step == "_step" != step:
-        notes.append(
-            "the column _step counts calls of wandb.log, which may not be updates; step= (--step) names another"
-        )
+        notes.append("_step counts calls of wandb.log, which may not be updates; step= (--step) names another")
     if of_step == "batch":
         notes.append("the step counts batches: more than updates, if an update takes several")
     if counted := of_step is None:
@@ -336,9 +332,7 @@ def _loss(table: Table, name: str, notes: list[str]) -> str:
     if len(like) == 1:
         return like[0]
     what = "no column looks like a training loss." if not like else f"which is the loss, {' or '.join(like)}?"
-    raise LogError(
-        f"{name}: {what} Name it with loss= (--loss), or write two columns, step and loss. {_listed(columns)}"
-    )
+    raise LogError(f"{name}: {what} Name it with loss= (--loss), or write columns step and loss. {_listed(columns)}")
 
 
 def _rate(columns: Sequence[str], notes: list[str]) -> str | None:

@@ -95,9 +95,7 @@ def _table(text: str, name: str) -> tuple[Table, list[str]]:
     [header], begin, notes = cells(lines[:1]), 1, []
     if number(header[0]) is not None:
         if len(header) > len(_NAMES):
-            raise LogError(
-                f"{name}: {len(header)} columns without a header: give them names in a first line, such as step,loss,lr"
-            )
+            raise LogError(f"{name}: {len(header)} columns without a header: write a first line such as step,loss,lr")
         names = ["loss"] if len(header) == 1 else list(_NAMES[: len(header)])
         if len(header) == len(_NAMES):
             notes.append(f"the table has no header: its columns are taken as {', '.join(_NAMES)}")
@@ -145,7 +143,5 @@ def table_of_events(path: Path, name: str) -> Table:
         if len(event.tensor_proto.float_val) == 1
     ]
     if not rows:
-        raise LogError(
-            f"{name}: the event files hold no scalars (tags: {', '.join(map(str, tags['tensors'])) or 'none'})"
-        )
+        raise LogError(f"{name}: the event files hold no scalars (tags: {', '.join(tags['tensors']) or 'none'})")
     return table_of(rows)

@@ -180,16 +180,12 @@ def _checked(name: str, steps: ArrayLike, values: ArrayLike) -> Curve:
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # of tensors with a graph
         raise LogError(f"{name}: steps and values must be two lists of numbers: {error}") from None
     if at.ndim != 1 or at.shape != numbers.shape:
-        raise LogError(
-            f"{name}: steps and values must be two lists of one length, got shapes {at.shape}, {numbers.shape}"
-        )
+        raise LogError(f"{name}: steps and values must be lists of one length, got shapes {at.shape}, {numbers.shape}")
     if not len(at):
         raise LogError(f"{name}: no losses")
     whole = (at >= 0) & (at < 2.0**62) & (at == np.round(at))
     if not whole.all():
-        raise LogError(
-            f"{name}: steps must be whole numbers from 0, got {at[~whole][0]:g}: choose the column that counts updates"
-        )
+        raise LogError(f"{name}: steps are whole numbers from 0, got {at[~whole][0]:g}: choose what counts updates")
     return Curve(at.astype(np.int64), numbers)
 
 
@@ -232,9 +228,7 @@ def _ordered(curve: Curve, what: str, notes: list[str]) -> Curve:
 def _with_losses(name: str, curve: Curve, notes: list[str]) -> Curve:
     finite = np.isfinite(curve.values)
     if finite.sum() < 2:
-        raise LogError(
-            f"{name}: {int(finite.sum())} finite losses, and a curve needs at least 2: choose another column"
-        )
+        raise LogError(f"{name}: {finite.sum()} finite losses, and a curve needs at least 2: choose another column")
     if finite.mean() < _MOSTLY_NAN:
         curve = curve.pick(finite)
     if (empty := int(np.argmax(curve.values != 0.0))) and np.isfinite(curve.values[empty:]).sum() > 1:
@@ -336,9 +330,7 @@ def _used(logged: Curve, notes: list[str]) -> tuple[int, bool]:
     unsure = reached == 0 or end - int(at[reached - 1]) > max(updates, share * end)
     if unsure:
         where = f"after update {at[reached - 1]:,}" if reached else "before"
-        notes.append(
-            f"the rate is highest at update {end:,}, and none is logged {where}: the warm-up may have been shorter"
-        )
+        notes.append(f"the rate is highest at update {end:,}, and none is logged {where}: it may have peaked before")
     return end, unsure
 
 

@@ -173,7 +173,7 @@ def _checked_closure(closure: Callable[[], L], optimizer: Optimizer) -> tuple[Ca
         loss = closure()
         if steps:
             raise ValueError(
-                "the closure steps the optimizer, which find_rate does after it: let it run forward and backward only"
+                "the closure steps the optimizer, which find_rate does: let it run forward and backward only"
             )
         return loss
 
@@ -186,9 +186,7 @@ def _checked(lowest: float, highest: float, steps: int) -> tuple[float, float, i
         raise ValueError(f"rates rise from lowest > 0 to highest, finite and above it; got {lowest} and {highest}")
     whole = operator.index(steps) if hasattr(steps, "__index__") and not isinstance(steps, bool) else 0
     if whole < _LEAST_STEPS:
-        raise ValueError(
-            f"steps must be a whole number ≥ {_LEAST_STEPS}, got {steps!r}: fewer cannot tell a fall from noise"
-        )
+        raise ValueError(f"steps must be a whole number ≥ {_LEAST_STEPS}, to tell a fall from noise, got {steps!r}")
     return lowest, highest, whole
 
 

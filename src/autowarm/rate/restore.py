@@ -133,7 +133,7 @@ class Keeper:
             return lambda: thing.set_state(drawn)
         if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
             raise TypeError(
-                f"also= takes generators and objects with state_dict and load_state_dict, got {type(thing).__name__}"
+                f"also= takes generators, and what has state_dict and load_state_dict, got {type(thing).__name__}"
             )
         state = copy.deepcopy(thing.state_dict())
         return lambda: thing.load_state_dict(state)

@@ -18,7 +18,7 @@ from .profile import Profile
 from .recovery import check_recover
 from .shapes import STEPS, name_of
 
-STATE_VERSION = 12
+STATE_VERSION = 13
 
 
 def checked(
@@ -85,9 +85,7 @@ def opened(owner: str, state: Any) -> dict[str, Any]:
         )
     if state.get("class") != owner:
         given = f"that of {state['class']}" if "checksum" in state else f"a dictionary of {sorted(map(str, state))[:6]}"
-        raise ValueError(
-            f"not the state of {owner}: it is {given}. A checkpoint made under another scheduler goes on with that one"
-        )
+        raise ValueError(f"not the state of {owner}: it is {given}. Resume it with the scheduler that saved it")
     content = {name: value for name, value in state.items() if name not in ("class", "version", "checksum")}
     if _checksum(content) != state.get("checksum"):
         raise ValueError(

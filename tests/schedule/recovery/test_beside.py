@@ -144,6 +144,6 @@ def test_a_veto_that_is_refused() -> None:
     sharded = torch.Tensor._make_subclass(
         type("Sharded", (torch.Tensor,), {"placements": (), "device_mesh": None}), w[0]
     )
-    with pytest.raises(ValueError, match="veto needs whole gradients, and each rank has a part of them here"):
+    with pytest.raises(ValueError, match="veto needs whole gradients, and each rank has a part here"):
         SpikeGuard(torch.optim.SGD([sharded]), 100, veto=6.0)
     SpikeGuard(torch.optim.SGD(w), 1e3, veto=6.0).step(1.0)  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from ..._torch.frames import frames_of_ours
 from ...rate.restore import Snapshot, versions_of_frozen
+from ..core import OPEN_HORIZON
 from .detector import OPENING, Detector
 
 _FIRST = 0.1  # share of the rate right after a restart, from which it rises over a window of losses, and on trial
@@ -99,7 +100,7 @@ class Guard:
 
     _SAVED = ("since", "again", "early", "copied", "lowered", "climbs", "fell", "wrong", "idle", "bar", "span")
 
-    def __init__(self, recover: Any, length: int, optimizer: Optimizer | None = None) -> None:
+    def __init__(self, recover: Any, length: int | None, optimizer: Optimizer | None = None) -> None:
         self._restores, self._model = recover != "warn", recover if isinstance(recover, nn.Module) else None
         self._frozen = {} if optimizer is None else versions_of_frozen(optimizer, self._model)
         self._recoveries: list[Recovery] = []
@@ -108,12 +109,12 @@ class Guard:
         self._fell = 0  # how many updates passed between the copy and the last alarm
         self.restart(length)
 
-    def restart(self, length: int) -> None:
+    def restart(self, length: int | None) -> None:
         """Know nothing of the loss, as in a new run or before other data."""
         self._wrong = 0
         self._lowered = 1.0  # what is left of the schedule's rate after the alarms so far
         self._climbs: int | None = None  # the update from which the rate climbs back
-        self._anew(Detector.over(length).window)
+        self._anew(Detector.over(length or OPEN_HORIZON).window)
 
     def _anew(self, window: int) -> None:
         """The level counts anew, so that the same rise raises no second alarm."""
@@ -129,9 +130,9 @@ class Guard:
         self._bar = math.inf  # the weights were at fault if the copy's losses are lower
         self._before: Snapshot | None = None  # the run as it was at the alarm; None if that is broken
 
-    def resize(self, length: int) -> None:
+    def resize(self, length: int | None) -> None:
         """The run has another length now."""
-        self._detector.window = Detector.over(length).window
+        self._detector.window = Detector.over(length or OPEN_HORIZON).window
 
     def __getstate__(self) -> dict[str, Any]:
         # The copies restore the tensors of this run, and not those of a copied one.
@@ -234,7 +235,7 @@ class Guard:
         recovery = self._trial or Recovery(updates, None if copy is None else copy.update, reason, before, before)
         history = History(
             has_copy=self._restores and copy is not None, on_trial=self._trial is not None,
-            is_known=bool(self._recoveries) and not self._detector.seen, is_early=early, failures=self._early,
+            is_known=bool(self._recoveries) and not self._detector.count, is_early=early, failures=self._early,
             lowers=self._again and not early, is_lowest=self._left(updates) <= _LEAST * (1 + 1e-9),
         )  # fmt: skip
         if history.has_copy:

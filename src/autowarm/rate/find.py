@@ -186,7 +186,7 @@ def _checked(lowest: float, highest: float, steps: int) -> tuple[float, float, i
         raise ValueError(f"rates rise from lowest > 0 to highest, finite and above it; got {lowest} and {highest}")
     whole = operator.index(steps) if hasattr(steps, "__index__") and not isinstance(steps, bool) else 0
     if whole < _LEAST_STEPS:
-        raise ValueError(f"steps must be a whole number ≥ {_LEAST_STEPS}, to tell a fall from noise, got {steps!r}")
+        raise ValueError(f"steps must be a whole number ≥ {_LEAST_STEPS}, got {steps!r}: fewer tell no fall from noise")
     return lowest, highest, whole
 
 

@@ -95,7 +95,7 @@ class SpikeGuard:
                 raise ValueError(f"give {kind} skip_outliers={veto:g} in place of SpikeGuard's veto")
             if len(optimizers) > 1:
                 raise ValueError(
-                    f"veto compares gradients of one optimizer, and {kind} holds {len(optimizers)}: clip them"
+                    f"veto compares the gradients of one optimizer, and {kind} holds {len(optimizers)}: clip them"
                 )
             if any(is_dtensor(p) for group in self.optimizer.param_groups for p in group["params"]):
                 raise ValueError("veto needs whole gradients, and each rank has a part here (DTensors): clip them")
@@ -152,8 +152,8 @@ class SpikeGuard:
         if updates_made is None and not readings and self._clock.idle == MOST_IDLE:
             kind = type(self.optimizer).__name__
             warnings.warn(
-                f"SpikeGuard.step() was called {MOST_IDLE} times in a row, but {kind}, which it watches, made no update. "
-                "For another optimizer, make a new SpikeGuard", stacklevel=frames_of_ours(),
+                f"SpikeGuard.step() was called {MOST_IDLE} times in a row, but {kind}, which it watches, made no "
+                "update. For another optimizer, make a new SpikeGuard", stacklevel=frames_of_ours(),
             )  # fmt: skip
         for at, mean in readings:
             vetoed, self._vetoed = at in self._vetoed, [x for x in self._vetoed if x > at]

@@ -166,16 +166,6 @@ def test_lightning_with_an_accumulation_that_changes(plan: int, cured: bool, sai
     assert said.extends() == [13] * len(said.start)
 
 
-def test_lightning_fitted_again_for_more_epochs(said: Said, tmp_path: Path) -> None:
-    module, trainer = Module(), make_lightning(tmp_path, max_epochs=2, limit_train_batches=4)
-    trainer.fit(module, LOADER)
-    assert not said.start
-    assert not said.end
-    trainer.fit_loop.max_epochs = 5
-    trainer.fit(module, LOADER)  # configures a new schedule, over all five
-    check(said, module.sched, 20)
-
-
 @pytest.mark.parametrize(("plans", "every"), [((24, 24), (1, 1)), ((12, 12), (1, 1)), ((16, 8), (1, 2))])
 def test_max_steps_of_two_optimizers(
     plans: tuple[int, int], every: tuple[int, int], said: Said, tmp_path: Path
@@ -208,13 +198,6 @@ def test_of_a_resumed_run_with_manual_optimization_what_is_left_counts(
     assert said.extends() == cure
 
 
-def test_manual_accumulation_is_seen_at_the_end(said: Said, tmp_path: Path) -> None:
-    make_lightning(tmp_path, max_epochs=1).fit(for_lightning.Pair((48, 12), (4, 4)), DataLoader(torch.ones(48, 4), 1))
-    assert not said.start
-    (text,) = said.end
-    assert "after 12 of total_steps=48" in text
-
-
 def test_nothing_is_said_of_a_try_and_of_an_open_or_flat_end(said: Said, tmp_path: Path) -> None:
     make_lightning(tmp_path, fast_dev_run=True).fit(Module(1000), LOADER)
     for max_warmup in (4, 30):  # in the flat part, and still in warm-up
@@ -227,11 +210,10 @@ def test_nothing_is_said_of_a_try_and_of_an_open_or_flat_end(said: Said, tmp_pat
 
 @pytest.mark.parametrize(("kind", "at"), [(for_transformers.Mixed, 2), (for_transformers.CalledBack, 8)])
 def test_a_checkpoint_of_the_model_only(kind: type, at: int, said: Said, tmp_path: Path) -> None:
-    def make(*callbacks: Any) -> Any:
+    def make() -> Any:
         args = for_transformers.make_args(tmp_path, save_only_model=True)
         data = for_transformers.make_data(RUN * for_transformers.BATCH)
-        model = for_transformers.make_model()
-        return kind(model, args, optim="muon", train_dataset=data, callbacks=[*callbacks])
+        return kind(for_transformers.make_model(), args, optim="muon", train_dataset=data)
 
     make().train()
     assert not said.start
@@ -239,13 +221,6 @@ def test_a_checkpoint_of_the_model_only(kind: type, at: int, said: Said, tmp_pat
     trainer.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
     assert "no scheduler was loaded: save_only_model leaves it out" in said.start[0]
     check(said, trainer.lr_scheduler, RUN, RUN - at)
-
-    class Cure(TrainerCallback):
-        def on_train_begin(self, *_: Any, lr_scheduler: Any, **__: Any) -> None:
-            lr_scheduler.extend(said.extends()[0])
-
-    make(Cure()).train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
-    assert len(said.start) == len(said.end) == 1
 
 
 class Stream(IterableDataset):

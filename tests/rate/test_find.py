@@ -180,7 +180,7 @@ def test_a_scaler_and_what_else_the_closure_changes_are_put_back() -> None:
     assert scaler.state_dict() == was
     assert torch.equal(generator.get_state(), drawn)
     assert all(torch.equal(a, b) for a, b in zip(averaged.values(), average.state_dict().values(), strict=True))
-    with pytest.raises(TypeError, match=r"objects with state_dict and load_state_dict, got list"):
+    with pytest.raises(TypeError, match=r"what has state_dict and load_state_dict, got list"):
         find_rate(model, optimizer, closure, also=[[]])
 
 

@@ -180,7 +180,7 @@ def _checked(name: str, steps: ArrayLike, values: ArrayLike) -> Curve:
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # of tensors with a graph
         raise LogError(f"{name}: steps and values must be two lists of numbers: {error}") from None
     if at.ndim != 1 or at.shape != numbers.shape:
-        raise LogError(f"{name}: steps and values must be lists of one length, got shapes {at.shape}, {numbers.shape}")
+        raise LogError(f"{name}: steps and values must be two lists of one length, got {at.shape} and {numbers.shape}")
     if not len(at):
         raise LogError(f"{name}: no losses")
     whole = (at >= 0) & (at < 2.0**62) & (at == np.round(at))

@@ -191,7 +191,11 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
         if table[of_step].numbers()[1]:
             table = table | {of_step: table[of_step].counts()}
         if (epoch := _first(columns, _EPOCHS)) is not None:
-            _refuse_epochs(table[of_step].within(table[of_loss].rows), table[epoch], name)
+            # Where the epoch rises, the step must not fall.
+            steps, epochs = table[of_step].within(table[of_loss].rows), table[epoch]
+            _, i, j = _shared(steps, epochs)
+            if ((np.diff(steps.numbers()[0][i]) < 0) & (np.diff(epochs.numbers()[0][j]) > 0)).any():
+                raise LogError(f"{name}: the steps begin again in each epoch: pass steps that count the run's updates")
     losses, odd, rows = _series(table, of_step, of_loss, "losses", notes)
     if odd > len(losses[0]):
         raise LogError(f"{name}: {notes[-1]}: write them as 1234.5, or choose another column ({_listed(columns)})")
@@ -203,7 +207,11 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
     if facts.pop("shared"):  # whatever was logged after the last loss shows how long the run went on
         later = table[of_step].numbers()[0][table[of_step].rows > rows[-1]]
         facts["end"] = max(later[np.isfinite(later)], default=None)
-    facts["planned"] = _planned(table)
+    if (
+        key := next((key for key in table if TOTAL.search(plain(key))), None)
+    ) is not None:  # T, where the log states it
+        totals = [int(x) for x in table[key].numbers()[0].tolist() if x > 0 and x % 1 == 0]
+        facts["planned"] = totals[-1] if totals else None
     facts["columns"] = [*([] if counted else [of_step]), of_loss, *([of_rate] if of_rate and len(rates[0]) else ())]
     return make_log(name, *losses, *(rates if len(rates[0]) else (None, None)), **facts, notes=notes)
 
@@ -218,20 +226,6 @@ def _of_samples(table: Table, step: str) -> bool:
         return False
     # Updates logged at multiples of the first would be as far apart as the first; at every 16th, hardly anyone logs.
     return bool(np.median(np.diff(at)) > first or (first >= 8 and first.bit_count() == 1))
-
-
-def _planned(table: Table) -> int | None:
-    """T, where the log states it."""
-    key = next((key for key in table if TOTAL.search(plain(key))), None)
-    totals = [x for x in table[key].numbers()[0].tolist() if x > 0 and x % 1 == 0] if key else []
-    return int(totals[-1]) if totals else None
-
-
-def _refuse_epochs(steps: Column, epochs: Column, name: str) -> None:
-    """Where the epoch rises, the step must not fall."""
-    _, i, j = _shared(steps, epochs)
-    if ((np.diff(steps.numbers()[0][i]) < 0) & (np.diff(epochs.numbers()[0][j]) > 0)).any():
-        raise LogError(f"{name}: the steps begin again in each epoch: pass steps that count the whole run's updates")
 
 
 def _refuse_validation(table: Table, loss: str, name: str) -> None:
@@ -332,7 +326,9 @@ def _loss(table: Table, name: str, notes: list[str]) -> str:
     if len(like) == 1:
         return like[0]
     what = "no column looks like a training loss." if not like else f"which is the loss, {' or '.join(like)}?"
-    raise LogError(f"{name}: {what} Name it with loss= (--loss), or write columns step and loss. {_listed(columns)}")
+    raise LogError(
+        f"{name}: {what} Name it with loss= (--loss), or write two columns, step and loss. {_listed(columns)}"
+    )
 
 
 def _rate(columns: Sequence[str], notes: list[str]) -> str | None:

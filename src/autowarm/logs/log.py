@@ -135,7 +135,10 @@ def make_log(
     _refuse_restarts(name, curve.at)
     curve = _ordered(curve, "losses", notes)
     # From here on updates, counted from 1.
-    shift = 1 if _counts_from_zero(curve.at) else 0
+    # The first is step 0, or for Lightning, which logs steps 49, 99, … every 50 updates, as many less one.
+    first, gaps = int(curve.at[0]) + 1, np.diff(curve.at)
+    is_multiple = first > 2 and len(gaps) > 0 and first == np.median(gaps) and not ((curve.at + 1) % first).any()
+    shift = int(first == 1 or is_multiple)
     last = max(int(curve.at[-1]), int(end or 0)) + shift
     total = _total(name, total_steps, planned, last)
     # Losses that mean something, not too many, from update 1 on.
@@ -144,7 +147,8 @@ def make_log(
     if len(curve.at) > LONG:
         curve = _thinned(curve, notes)
     elif averaged:
-        curve = Curve(_middles(curve.at), curve.values)
+        before = max(0, int(curve.at[0]) - int(apart))  # each mean stands in the middle of the updates that it is over
+        curve = Curve((np.concatenate([[before], curve.at[:-1]]) + 1 + curve.at) // 2, curve.values)
     begins = int(curve.at[0])
     curve = _begun(curve, first_loss, averaged, notes)
     _note_what_is_missing(curve, averaged, end_of_losses, total, notes)
@@ -277,19 +281,6 @@ def _note_what_is_missing(curve: Curve, averaged: bool, end: int, total: int, no
         notes.append(f"{which} it is interpolated, with noise of the curve's own size")
     if end < _UNFINISHED * total:
         notes.append(f"the losses end at update {end:,} of {total:,}: later ones are taken as the last one")
-
-
-def _counts_from_zero(steps: NDArray[np.int64]) -> bool:
-    """Whether the first update is step 0, as it is for Lightning, which logs steps 49, 99, … every 50 updates."""
-    first, gaps = int(steps[0]) + 1, np.diff(steps)
-    return first == 1 or (first > 2 and len(gaps) > 0 and first == np.median(gaps) and not ((steps + 1) % first).any())
-
-
-def _middles(updates: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The middle of the updates that each mean is over."""
-    gap = int(np.median(np.diff(updates)))
-    before = max(0, int(updates[0]) - gap)
-    return (np.concatenate([[before], updates[:-1]]) + 1 + updates) // 2
 
 
 def _usable_rates(rates: Curve, last: int, apart: float, notes: list[str]) -> Curve | None:

@@ -158,11 +158,6 @@ class Keeper:
         return restore
 
 
-def may_count(name: str, value: Any) -> bool:
-    """Whether this entry of a group may be a count that only the optimizer's updates change."""
-    return isinstance(value, int | float | Tensor) and name not in _OPTIONS
-
-
 def _each_again(value: tuple[Any, ...], restores: list[Restore]) -> tuple[Any, ...]:
     for restore in restores:
         restore()
@@ -229,7 +224,9 @@ class Snapshot:
         for group in optimizer.param_groups:
             self._weights |= {p: self._keep(p) for p in group["params"] if p not in self._weights}
             if (first := _first(group)) not in self._counters:
-                self._counters[first] = {name: self._keep(x) for name, x in group.items() if may_count(name, x)}
+                # What is no option may be a count that only the optimizer's updates change.
+                numbers = {name: x for name, x in group.items() if isinstance(x, int | float | Tensor)}
+                self._counters[first] = {name: self._keep(x) for name, x in numbers.items() if name not in _OPTIONS}
 
     def restore(self, optimizer: Optimizer) -> None:
         """Restore all of it. Gradients become zero: they were taken at the weights that this replaces."""

@@ -113,8 +113,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         ('decay', True)
     """
 
-    load_warning: str | None = None
-    """What the last `load_state_dict` warned about, for trainers that suppress warnings while they load."""
+    load_warning: str | None = None  # what `load_state_dict` warned about: some trainers suppress warnings meanwhile
     _is_accelerate_prepared = True  # lets Accelerate save this object without its wrapper, which drops losses
 
     @plain_words
@@ -227,7 +226,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             ValueError, RuntimeError: see the class.
         """
         loss = metrics if loss is None else loss
-        if self.optimizer is not self._clock.optimizer:
+        if self.optimizer is not self._clock.optimizer:  # a trainer has put its wrapper here
             self._unwrap()
         if self._order.matters:
             self._order.stepping(loss)
@@ -267,7 +266,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._alarms.begun, self._groups.unsettled = True, None  # what ran before this milestone is no mistake
 
     def _unwrap(self) -> None:
-        """A trainer may have put a wrapper of the optimizer here; another optimizer is refused."""
+        """Take the optimizer out of its wrapper; another optimizer is refused."""
         ours, other = self._clock.optimizer, unwrapped(self.optimizer)
         if other is not ours:
             kinds = f"{type(ours).__name__} was replaced by another {type(other).__name__}"
@@ -293,7 +292,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._clock.updates, self._alarms.early = 0, True
         self._groups.adopt(self.base_lrs)
         self._groups.accept()  # SequentialLR has let others set the rates
-        self._write()
+        self._write()  # lr/div
 
     def _write(self) -> None:
         factor = 1.0 if self._guard is None else self._guard.share(self._state.updates)
@@ -302,8 +301,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._ranks.rate = self._groups.peak * factor * self._state.share
         if self._groups.outside is not None:
             self._alarms.warn("outside", **self._groups.outside)
-
-    # What the optimizer's hooks tell.
 
     def _watch(self) -> None:
         hook(self.optimizer.register_step_pre_hook, self, AdaptiveWarmup._before_update)
@@ -388,7 +385,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         if self._guard is not None:
             self._guard.resize(self._state.planned_steps)
         self._agree()
-        self._alarms.warned.discard("overrun")
+        self._alarms.warned.discard("overrun")  # of the other T
         self._write()
 
     def _agree(self) -> None:
@@ -416,13 +413,14 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         Raises:
             ValueError: the state is another class's, damaged, or of other settings, which are listed; nothing changes.
         """
+        # First all that may be refused: nothing has changed until then.
         content = opened("AdaptiveWarmup", state_dict)
         self._groups.adopt(self.base_lrs)
         groups = len(content["groups"]), len(self.optimizer.param_groups)
         plan, state, warning = resumed(content, self._settings, self._plan, groups, self._kappa_counted)
         self._plan, self._state = plan, state
         if isinstance(plan.peak_gap, Calibrated):
-            self._settings["kappa"] = plan.peak_gap.kappa
+            self._settings["kappa"] = plan.peak_gap.kappa  # as saved: it stays when groups come or are frozen
         self._waiting, self._step_count, self._alarms.early = content["last_epoch"] < 0, content["step_count"], True
         self._alarms.warned = set(content["warned"]) - (set() if warning is None else {"overrun", "stalled"})
         self._clock.load_state_dict(content["clock"])
@@ -432,10 +430,10 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             if content["recovery"] is not None:
                 self._guard.load_state_dict(content["recovery"])
         self._agree()
+        # The rates, last: of groups that the state does not know by the rule, and of the others as saved.
         self._groups.accept()
-        self._write()  # of groups that the state does not know
+        self._write()
         self.base_lrs = self._groups.load_state_dict(content["groups"])
-        self._last_lr = self.get_lr()
-        self.load_warning = warning
+        self._last_lr, self.load_warning = self.get_lr(), warning
         if warning is not None:
             warnings.warn(warning, stacklevel=frames_of_ours())

@@ -112,17 +112,18 @@ class UpdateClock:
             if not updates and not self._replayed():
                 return 0  # the order of Algorithm 1: the loss first, then the first update
         if updates:
+            # After calls without one, this was a step for each micro-batch, or a GradScaler has skipped some.
             self._updates = [0] * len(self._updates)
             self.interrupted += self.idle > 0
             self.ever_stepped, self.idle, self.ticks = True, 0, self.ticks + 1
             return updates
         if self._replayed():
-            return 1
+            return 1  # a call for each replay
         if not self.ever_stepped and not training:
             parameters = (p for group in self.optimizer.param_groups for p in group["params"])
             if all(p.grad is None for p in parameters):
                 return 1  # a dry run of the schedule: there is nothing to update
-        self.idle += 1
+        self.idle += 1  # a GradScaler has skipped it, or another optimizer steps
         return None
 
     def _replayed(self) -> bool:

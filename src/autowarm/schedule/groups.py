@@ -33,10 +33,10 @@ class Rate:
     """One group's rate: its peak, and what was written last."""
 
     first: Tensor | None  # the group's first tensor, by which it is known; None if it is empty
-    peak: float
+    peak: float  # which the schedule rises to, and falls from
     warms: bool  # whether the group has a warm-up
     scale: float  # timm's ``lr_scale``
-    written: float
+    written: float  # the rate of the last write
     tensor: Tensor | None = None  # a tensor rate, and its version when it was written
     version: int = 0
     changes: int = 0  # for how many updates in a row others have changed the rate
@@ -138,7 +138,7 @@ class GroupRates:
         for group, rate in zip(self._optimizer.param_groups, self.rates, strict=False):
             if isinstance(group["lr"], Tensor) and group["lr"].is_inference():
                 group["lr"] = group["lr"].clone()
-            rate.written = float(group["lr"])
+            rate.written = float(group["lr"])  # the one read of a device, once a load
             rate.note(group["lr"])
 
     def adopt(self, peaks: list[float]) -> bool:
@@ -157,12 +157,12 @@ class GroupRates:
     @in_normal_mode
     def _line_up(self, peaks: list[float]) -> None:
         for rate, peak in zip(self.rates, peaks, strict=False):
-            rate.peak = peak
+            rate.peak = peak  # which a user may have changed since the last write
         known = {_key(i, rate.first): rate for i, rate in enumerate(self.rates)}
         groups = [(_key(i, _first(group)), group) for i, group in enumerate(self._optimizer.param_groups)]
         tensors = [group["lr"] for key, group in groups if key in known]
         for i, (key, group) in enumerate(groups):
-            if key not in known:
+            if key not in known:  # it joins at its own rate as its peak
                 self._separate(group, tensors)
                 known[key] = Rate.of(i, group, self._optimizer.defaults)
         self.rates[:] = [known[key] for key, _ in groups]
@@ -181,7 +181,7 @@ class GroupRates:
         if rate.is_inference() or any(rate is other for other in tensors):
             group["lr"] = rate = rate.clone()
         tensors.append(rate)
-        _filled[rate] = True
+        _filled[rate] = True  # another optimizer's schedule refuses it
         for one in (self._optimizer, *inside(self._optimizer)):
             if one.defaults.get("lr") is given:
                 one.defaults["lr"] = rate.clone()
@@ -194,7 +194,7 @@ class GroupRates:
         self.outside, rates = None, []
         for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
             lr, share = group["lr"], state.share if rate.warms else steady_share(plan, state)
-            # What is not the rate written last has come from outside. It is counted, and overwritten.
+            # What is not the rate written last has come from outside: it is counted, and overwritten.
             untouched = rate.is_at(lr) if isinstance(lr, Tensor) else lr == rate.written
             rate.changes = 0 if untouched else rate.changes + 1
             if rate.changes >= OUTSIDE:
@@ -236,7 +236,7 @@ class GroupRates:
         self.unsettled = None
         for group, rate, row in zip(self._optimizer.param_groups, self.rates, saved, strict=False):
             vars(rate).update({name: x for name, x in row.items() if name != "now"})
-            set_rate(group, row["now"])
+            set_rate(group, row["now"])  # not what was written, where others had changed it
             rate.note(group["lr"] if row["now"] == row["written"] else rate.written)
         self._take_peaks([rate.peak for rate in self.rates])
         return [*self._peaks]

@@ -111,6 +111,7 @@ class Report:
             "trained": None if state.trained is None else int(state.short),
             "recoveries": None if self._guard is None else len(self._guard.recoveries),
         }
+        # One rate for each distinct peak: groups of the same peak have the same rate, but for those without a warm-up.
         peaks = [rate.peak * rate.scale for rate in self._groups.rates]
         values |= {f"lr_{i}": self._rate(i) for i, peak in enumerate(peaks) if peak not in peaks[:i] and i}
         return {name: value for name, value in values.items() if value is not None}

@@ -34,6 +34,7 @@ def checked(
     if not isinstance(inner := unwrapped(optimizer), Optimizer):
         swapped = ": the optimizer comes first, then total_steps" if isinstance(given["total_steps"], Optimizer) else ""
         raise TypeError(f"the first argument is the optimizer, got a {type(inner).__name__}{swapped}")
+    # What no plan holds.
     max_nonfinite = clean(max_nonfinite=given.pop("max_nonfinite"))["max_nonfinite"]
     if not (trained is None or isinstance(trained, bool)):
         raise ValueError(f"trained must be True, False, or None to look at the weights, got {trained!r}")
@@ -42,6 +43,7 @@ def checked(
     recover = check_recover(recover, inner)
     first_peak(inner)  # raises if there is none
     numbers, counted = clean(**given), False
+    # κ and the geometry of a calibration, from the optimizer where they are not given.
     if (calibration := Calibration.of(calibration)) is not None:
         geometry = calibration.geometry and resolve(calibration.geometry)
         if calibration.geometry is None and calibration.kappa is None:
@@ -54,6 +56,7 @@ def checked(
                     f"{error}. Without calibration=, AdaptiveWarmup (not its paper()) needs no κ"
                 ) from None
         calibration = replace(calibration, geometry=geometry)
+    # The settings by name, as numbers and text: functions by their values.
     names: dict[str, Any] = {"optimizer": type(inner).__name__}
     for name in ("geometry", "kappa", "sigma_f2", "rho"):
         value = getattr(calibration, name, None)
@@ -127,7 +130,7 @@ def resumed(
     if differ:
         what = "; ".join(f"{name}: saved {one!r}, here {other!r}" for name, (one, other) in differ.items())
         raise ValueError(f"the saved schedule differs from this one: {what}")
-    if None not in (plan.trained, state.trained):
+    if None not in (plan.trained, state.trained):  # what is said of the weights counts over what was seen
         state = core.settle(plan, state, bool(plan.trained))
     total, planned = plan.total_steps, state.planned_steps
     if total in (saved["total_steps"], planned):

@@ -155,6 +155,7 @@ class SpikeGuard:
                 f"SpikeGuard.step() was called {MOST_IDLE} times in a row, but {kind}, which it watches, made no "
                 "update. For another optimizer, make a new SpikeGuard", stacklevel=frames_of_ours(),
             )  # fmt: skip
+        # The guard takes each loss that has arrived, but those of vetoed updates.
         for at, mean in readings:
             vetoed, self._vetoed = at in self._vetoed, [x for x in self._vetoed if x > at]
             if vetoed and mean is not None and math.isfinite(mean):

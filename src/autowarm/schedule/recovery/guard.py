@@ -167,6 +167,7 @@ class Guard:
         """
         if loss is None or (self._since is not None and at <= self._since):
             return None  # no loss, or a late one of weights that were replaced
+        # An alarm, unless two have blamed the weights wrongly, or the copy on trial does better.
         detector = self._detector
         reason = detector.see(loss)
         broken, recent = not all(map(math.isfinite, detector.last)), detector.recent
@@ -186,25 +187,24 @@ class Guard:
                 "without a loss below zero, would show otherwise. Losses that are not finite still count",
                 stacklevel=frames_of_ours(),
             )
+        # This loss is the first one at the weights of the last copy: it proves them, or shows that they are broken.
         if self._unproven is not None and at > self._unproven.update:
             self._copy, self._unproven = self._copy if detector.bad[-1] else self._unproven, None
-        self._keep(updates, optimizer, average)
-        return None
-
-    def _keep(self, updates: int, optimizer: Optimizer, average: float | None) -> None:
-        """Copy the run at a new low, and no more often than once in a window; and at once if there is no copy."""
-        window = self._detector.window
-        if self._detector.at_low and (self._since is None or updates - self._since >= 2 * window):
-            self._again = self._detector.wary = False  # a low at the full rate
+        # A low at the full rate: the run is healthy again.
+        window = detector.window
+        if detector.at_low and (self._since is None or updates - self._since >= 2 * window):
+            self._again = detector.wary = False
             self._early = 0
             if self._climbs is None and self._lowered < 1.0:
                 self._climbs = updates + self._fell
-        due = self._detector.at_low and (self._copied is None or updates - self._copied >= window)
-        # A resumed run has no copy. This one does not count, so that later ones are those of an uninterrupted run.
-        extra = self._copy is None and self._detector.is_low()
+        # Copy the run at a new low, and no more often than once in a window; and at once if there is no copy, as in a
+        # resumed run. That one does not count, so that later ones are those of an uninterrupted run.
+        due = detector.at_low and (self._copied is None or updates - self._copied >= window)
+        extra = self._copy is None and detector.is_low()
         if self._restores and (due or extra) and self._unproven is None:
             self._copied = updates if due or self._copied is None else self._copied
             self._unproven = _Copy(updates, Snapshot(optimizer, self._model, self._frozen), average)
+        return None
 
     @contextmanager
     def at_copy(self, optimizer: Optimizer) -> Iterator[tuple[int, Any] | None]:
@@ -230,6 +230,7 @@ class Guard:
     def _alarm(self, updates: int, reason: str, broken: bool, optimizer: Optimizer, peak: float) -> Recovery | None:
         """Do what `decide` says, and warn of it. Returns None while a trial has not told."""
         copy, self._unproven, before = self._copy, None, peak * self._left(updates)
+        # What the alarm follows on.
         elapsed = math.inf if self._since is None else updates - self._since
         early = self._trial is not None or elapsed <= self._detector.window // 4
         recovery = self._trial or Recovery(updates, None if copy is None else copy.update, reason, before, before)
@@ -240,6 +241,7 @@ class Guard:
         )  # fmt: skip
         if history.has_copy:
             self._early = self._early + 1 if early else 0
+        # What follows from it. Three actions end here, and three go on from the copy.
         match action := decide(broken, history):
             case Action.NOTHING:
                 return None
@@ -261,6 +263,7 @@ class Guard:
                 recovery = recovery._replace(peak_after=after)
             case Action.RESTORE:
                 how = ""
+        # Back to the copy: its losses count anew, and the rate rises from a tenth again.
         assert copy is not None
         copy.snapshot.restore(optimizer)
         self.average, self._since = copy.average, updates

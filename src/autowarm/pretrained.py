@@ -97,7 +97,11 @@ def examine(source: Any, process_group: dist.ProcessGroup | None = None) -> "Evi
     check_member(process_group)
     world = dist.get_world_size(process_group) if dist.is_available() and dist.is_initialized() else 1
     evidence = Evidence()
-    tensors = [p for p in _tensors(source) if p.is_floating_point() and p.layout is torch.strided and not p.is_meta]
+    if isinstance(source, nn.Module):
+        source = source.parameters()
+    elif hasattr(source, "param_groups"):
+        source = (p for group in source.param_groups for p in group["params"])
+    tensors = [p for p in source if p.is_floating_point() and p.layout is torch.strided and not p.is_meta]
     matrices = [p for p in tensors if p.ndim > 1 and min(p.shape[0], p.shape[1:].numel()) > 1]
     vectors = [v for p in tensors if p.ndim == 1 and (v := local(p.detach())).numel() >= _FEWEST]
     pairs = [*(_score(local(p.detach())) for p in matrices), *map(_gain, vectors)]
@@ -155,14 +159,6 @@ class FirstLook:
     def verdict(self, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup | None) -> Verdict:
         """The verdict of all ranks, from the weights now if there was no look: in Algorithm 1's order, for example."""
         return (self._evidence or examine(optimizer, group)).verdict(group)
-
-
-def _tensors(source: Any) -> list[Tensor]:
-    if isinstance(source, nn.Module):
-        return list(source.parameters())
-    if hasattr(source, "param_groups"):
-        return [p for group in source.param_groups for p in group["params"]]
-    return list(source)
 
 
 def _copies(p: Any, world: int) -> int:

@@ -204,20 +204,12 @@ def _updates_by_epochs(trainer: Any, batch_idx: int) -> float:
     batches, epoch = trainer.num_training_batches, trainer.current_epoch
     if trainer.max_epochs == -1 or math.isinf(batches):
         return math.inf
-    first, left = _accumulation(trainer, epoch), range(epoch, trainer.max_epochs)
-    if any(isinstance(one, pl.callbacks.GradientAccumulationScheduler) for one in trainer.callbacks):
-        updates = sum(math.ceil(batches / _accumulation(trainer, later)) for later in left)
-    else:
-        updates = math.ceil(batches / first) * len(left)
-    return updates - batch_idx // first
-
-
-def _accumulation(trainer: Any, epoch: int) -> int:
-    """How many micro-batches an update takes in this epoch."""
+    first, left = int(trainer.accumulate_grad_batches), range(epoch, trainer.max_epochs)
     for one in trainer.callbacks:
-        if isinstance(one, pl.callbacks.GradientAccumulationScheduler):
-            return int(one.get_accumulate_grad_batches(epoch))
-    return int(trainer.accumulate_grad_batches)
+        if isinstance(one, pl.callbacks.GradientAccumulationScheduler):  # which changes it from epoch to epoch
+            sizes = [int(one.get_accumulate_grad_batches(later)) for later in left]
+            return sum(math.ceil(batches / size) for size in sizes) - batch_idx // sizes[0]
+    return math.ceil(batches / first) * len(left) - batch_idx // first
 
 
 def _adaptive_configs(trainer: Any) -> list[Any]:

@@ -90,10 +90,10 @@ def find_rate(
         ...     loss = (model(x) - x).square().mean()
         ...     loss.backward()
         ...     return loss
-        >>> found = find_rate(model, opt, closure, total_steps=1000)
-        >>> 0.0001 < found.interval[0] < found.suggestion < found.interval[1] < 10
+        >>> search = find_rate(model, opt, closure, total_steps=1000)
+        >>> 0.0001 < search.interval[0] < search.suggestion < search.interval[1] < 10
         True
-        >>> opt = Muon.from_model(model, lr=found.suggestion)
+        >>> opt = Muon.from_model(model, lr=search.suggestion)
     """
     if not callable(closure) or isinstance(model, Optimizer) or not hasattr(optimizer, "param_groups"):
         got = ", ".join(type(one).__name__ for one in (model, optimizer, closure) if one is not None)

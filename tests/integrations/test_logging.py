@@ -81,9 +81,9 @@ def test_trainer(kind: type, tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_lightning(accumulation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def counted(scheduler: AdaptiveWarmup, prefix: str) -> dict[str, float]:
+    def counted(scheduler: AdaptiveWarmup) -> dict[str, float]:
         asked.append(scheduler.last_epoch)
-        return loggable_metrics(scheduler, prefix)
+        return loggable_metrics(scheduler)
 
     monkeypatch.setattr("autowarm.integrations.lightning.loggable_metrics", counted)
     module = for_lightning.Module(recover=True)

@@ -198,4 +198,5 @@ def test_the_metrics_have_one_rate_for_each_distinct_peak(tensor: bool) -> None:
     run(scheduler, falling(), range(20))
     rates = {name: x for name, x in scheduler.metrics().items() if name.startswith("lr")}
     assert list(rates) == ["lr", "lr_1", "lr_4"]
+    assert rates["lr_4"] == 0.0  # a frozen group stays frozen
     assert list(rates.values()) == [float(opt.param_groups[i]["lr"]) for i in (0, 1, 4)]

@@ -194,12 +194,12 @@ class Losses:
                 value = float(x) if math.isfinite(x) else math.nan
                 return updates_made, [(updates, value)] if updates_made is not None or math.isnan(value) else []
         observations, self.pending = [*self.pending, *([] if observation is None else [observation])], []
-        sums = summed(observations, self._ranks, updates)
-        kind, content = "cpu", sums
-        if isinstance(sums, Tensor):
-            kind = sums.device.type
-            content = sums.tolist() if kind == "cpu" else self._send(sums)
-        content = mean_of(content, self._ranks) if kind == "cpu" else content
+        sums: Any = summed(observations, self._ranks, updates)
+        kind = sums.device.type if isinstance(sums, Tensor) else "cpu"
+        if kind != "cpu":
+            content: Any = self._send(sums)
+        else:
+            content = mean_of(sums if isinstance(sums, list) else sums.tolist(), self._ranks)
         self._queue.append((updates, updates_made is not None, content))
         arrived = []
         while len(self._queue) > (0 if kind in AT_ONCE else LATE):

@@ -296,7 +296,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
     def _write(self) -> None:
         factor = 1.0 if self._guard is None else self._guard.share(self._state.updates)
-        self._last_lr = self._groups.write(self.base_lrs, factor, self._plan, self._state)
+        self._last_lr = [*self._groups.write(self.base_lrs, factor, self._plan, self._state)]
         # Stages of a pipeline hold different groups, so ranks compare the rate of a group like the first one.
         self._ranks.rate = self._groups.peak * factor * self._state.share
         if self._groups.outside is not None:

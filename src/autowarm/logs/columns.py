@@ -207,7 +207,7 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
     if facts.pop("shared"):  # whatever was logged after the last loss shows how long the run went on
         later = table[of_step].numbers()[0][table[of_step].rows > rows[-1]]
         facts["end"] = max(later[np.isfinite(later)], default=None)
-    stated = next((table[key].numbers()[0].tolist() for key in table if TOTAL.search(plain(key))), [])
+    stated: list[float] = next((table[key].numbers()[0].tolist() for key in table if TOTAL.search(plain(key))), [])
     facts["planned"] = next((int(x) for x in reversed(stated) if x > 0 and x % 1 == 0), None)  # T, where the log has it
     facts["columns"] = [*([] if counted else [of_step]), of_loss, *([of_rate] if of_rate and len(rates[0]) else ())]
     return make_log(name, *losses, *(rates if len(rates[0]) else (None, None)), **facts, notes=notes)

@@ -30,7 +30,7 @@ from .planning import Calibrated, Calibration, check_horizon, clean
 from .recovery import Guard, Order
 from .report import Report
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape
-from .state import checked, numbers_of, opened, resumed, sealed
+from .state import checked, opened, resumed, sealed
 
 
 class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are floats here
@@ -402,7 +402,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         content |= {"groups": self._groups.state_dict(self.base_lrs), **self._losses.state_dict()}
         content |= {"warned": sorted(self._alarms.warned), "clock": self._clock.state_dict()}
         content |= {"recovery": None if self._guard is None else self._guard.state_dict()}
-        return sealed("AdaptiveWarmup", content | {"state": numbers_of(self._state)})
+        state = {name: list(x) if isinstance(x, tuple) else x for name, x in self._state._asdict().items()}
+        return sealed("AdaptiveWarmup", content | {"state": state})
 
     @in_normal_mode
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

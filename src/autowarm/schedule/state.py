@@ -102,11 +102,6 @@ def _checksum(content: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(content, sort_keys=True, default=repr).encode())
 
 
-def numbers_of(state: core.State) -> dict[str, Any]:
-    """A rule's state as plain numbers by name."""
-    return {name: list(x) if isinstance(x, tuple) else x for name, x in state._asdict().items()}
-
-
 def resumed(
     content: Mapping[str, Any], settings: Mapping[str, Any], plan: core.Plan, groups: tuple[int, int], counted: bool
 ) -> tuple[core.Plan, core.State, str | None]:

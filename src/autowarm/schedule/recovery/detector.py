@@ -70,7 +70,8 @@ class Detector:
         """Take the loss of one more update; return the reason for an alarm, in words, or None."""
         self.at_low = False
         loss = math.inf if abs(loss) > _MOST_LOSS else loss  # NaN stays NaN, also in words
-        bad = not math.isfinite(loss) or loss > self._far()
+        far = self.first + self.fall + _FAR * self.noise if self.first is not None and self.judges else math.inf
+        bad = not math.isfinite(loss) or loss > far
         self.last, self.bad = [*self.last[-2:], loss], [*self.bad[-2:], bad]
         # What is not finite leaves nothing in the momenta, or else no weight and no loss is finite any more.
         self.calm = 0 if bad and math.isfinite(loss) else self.calm + 1
@@ -153,9 +154,6 @@ class Detector:
         newest = self.recent[-len(self.recent) // 4 :]
         settled = max(self.recent[-1], sum(newest) / len(newest)) <= self.lowest + noise
         return settled and self.calm >= max(_CALM, self.window)
-
-    def _far(self) -> float:
-        return math.inf if self.first is None or not self.judges else self.first + self.fall + _FAR * self.noise
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes, as plain numbers."""

@@ -86,12 +86,12 @@ def _advance(plan: core.Plan, begun: Any, state: AdaptiveWarmupState, loss: Any)
     now, ramp, total, end = state.updates, begun.ramp, plan.total_steps or core.OPEN_HORIZON, plan.final_ratio
     full, counts = jnp.isfinite(state.opening[-1]), jnp.isfinite(loss) & (state.decay_start < 0)
     averaged = _take(begun, state, loss, plan.target_loss is None)
-    taken = jax.tree.map(lambda x, y: jnp.where(full, x, y), averaged, _open(plan, state, loss))
-    over = (taken.gap < plan.peak_share) | (now >= math.ceil(ramp.end))
-    eta = core.eta_share(jnp.maximum(taken.gap, plan.peak_share), 1.0, plan.peak_share, plan.div)
+    after = jax.tree.map(lambda x, y: jnp.where(full, x, y), averaged, _open(plan, state, loss))
+    over = (after.gap < plan.peak_share) | (now >= math.ceil(ramp.end))
+    eta = core.eta_share(jnp.maximum(after.gap, plan.peak_share), 1.0, plan.peak_share, plan.div)
     share = jnp.maximum(eta, ramp.share + (1.0 - ramp.share) * now / ramp.end)
-    taken = taken._replace(share=share, decay_start=jnp.where(over, now, -1))
-    state = jax.tree.map(lambda x, y: jnp.where(counts, x, y), taken, state)
+    after = after._replace(share=share, decay_start=jnp.where(over, now, -1))
+    state = jax.tree.map(lambda x, y: jnp.where(counts, x, y), after, state)
     passed = (now.clip(None, total - 1) - state.decay_start).clip(0) / (total - state.decay_start).clip(1)
     return state._replace(share=jnp.where(state.decay_start < 0, state.share, end + (1.0 - end) * plan.decay(passed)))
 
@@ -101,10 +101,10 @@ def _take(begun: core.State, state: AdaptiveWarmupState, loss: Any, derived: boo
     empty, gap = jnp.where(low, state.empty + 1, 0), (loss - state.target_loss) / jnp.where(profile, state.gap0, 1.0)
     decay = math.log(max(begun.ema_weight, core.LEAST_GAP))  # for 1 minus it, rounded, loses four digits
     gap = state.gap - jnp.expm1((state.updates - state.last_update) * decay) * (jnp.clip(gap, 0.0, 1.0) - state.gap)
-    taken = ~low | (empty >= core.OPENING)
-    last_update = jnp.where(taken, state.updates, state.last_update)
+    counted = ~low | (empty >= core.OPENING)
+    last_update = jnp.where(counted, state.updates, state.last_update)
     gap0 = jnp.where(loss < 0.0, 0.0, state.gap0) if derived else state.gap0  # an arbitrary zero: there is no scale
-    gap = jnp.where(gap0 > 0.0, jnp.where(taken & profile, gap, state.gap), 1.0)
+    gap = jnp.where(gap0 > 0.0, jnp.where(counted & profile, gap, state.gap), 1.0)
     return state._replace(gap=gap, gap0=gap0, last_update=last_update, empty=empty)
 
 

@@ -3,6 +3,7 @@
 `core` decides; this file connects it to PyTorch. A loss's whole way is `AdaptiveWarmup.step` and `_update_lr`.
 """
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +30,7 @@ from .planning import Calibrated, Calibration, check_horizon, clean
 from .recovery import Guard, Order
 from .report import Report
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape
-from .state import checked, numbers_of, opened, resumed, sealed
+from .state import checked, opened, resumed, sealed
 
 
 class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are floats here
@@ -112,8 +113,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         ('decay', True)
     """
 
-    load_warning: str | None = None
-    """What the last `load_state_dict` warned about, for trainers that suppress warnings while they load."""
+    load_warning: str | None = None  # what `load_state_dict` warned about: some trainers suppress warnings meanwhile
     _is_accelerate_prepared = True  # lets Accelerate save this object without its wrapper, which drops losses
 
     @plain_words
@@ -151,9 +151,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._losses, self._order = Losses(self._ranks), Order(self._settings["recover"] is True)
         self._clock, self._groups = UpdateClock(inner), GroupRates(inner)
         self._state, self._look = core.begin(self._plan), FirstLook()
-        self._guard = Guard(recover, self._length, inner) if self._settings["recover"] else None
-        self._alarms = Alarms(max_nonfinite)
-        self._waiting = False  # whether a SequentialLR has yet to start this schedule
+        self._guard = Guard(recover, self._state.planned_steps, inner) if self._settings["recover"] else None
+        self._alarms, self._waiting = Alarms(max_nonfinite), False  # whether a SequentialLR has yet to start this one
         LRScheduler.__init__(self, inner)
         self._agree()
         self._watch()
@@ -172,8 +171,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         Example:
             >>> import torch
             >>> from autowarm import AdaptiveWarmup, Lion
-            >>> opt = Lion(torch.nn.Linear(4, 4).parameters(), lr=1e-3)
-            >>> sched = AdaptiveWarmup.paper(opt, 1000, target_loss=0.1)
+            >>> sched = AdaptiveWarmup.paper(Lion(torch.nn.Linear(4, 4).parameters()), 1000, target_loss=0.1)
         """
         if target_loss is None:
             raise ValueError("Algorithm 1 needs target_loss, its f*: roughly the loss at the end of the run")
@@ -228,33 +226,38 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             ValueError, RuntimeError: see the class.
         """
         loss = metrics if loss is None else loss
-        if self.optimizer is not self._clock.optimizer:
+        if self.optimizer is not self._clock.optimizer:  # a trainer has put its wrapper here
             self._unwrap()
         if self._order.matters:
-            self._order.taken(loss)
-        before = self._state
+            self._order.stepping(loss)
+        before = state = self._state
+        # How many updates were made since the last call, and the mean losses that can be read now without waiting.
         updates_made, readings = self._losses.read(loss, self._clock, before.updates)
         self._step_count += 1
-        if updates_made is None and not readings:
+        if updates_made is None and not readings:  # a GradScaler has skipped the update
             self._alarms.idle(self._clock)
             return
-        updates = before.updates + (updates_made or 0)
-        state = before if updates_made is None else self._settled(before)
-        for update, mean in readings or [(updates, None)]:  # while losses are late, time goes on alone
+        # The first update settles whether the weights were trained before. All ranks are at this step.
+        if updates_made is not None and state.trained is None and state.ended_by is None:
+            if (trained := self._plan.trained) is None:
+                trained = self._look.verdict(self.optimizer, self.process_group).trained
+            state = core.settle(self._plan, state, trained)
+        # The rule takes each loss; while losses are late, time goes on alone. The guard may restore the run.
+        updates, mean = before.updates + (updates_made or 0), None
+        for update, mean in readings or [(updates, None)]:
             state = core.advance(self._plan, state, updates, mean)
-            if self._guard is not None:
-                state = self._recover(self._guard, state, update, mean)
+            if self._guard is None:
+                continue
+            recovery = self._guard.after(updates, update, mean, self.optimizer, self._groups.peak, state.average)
+            if recovery is not None and recovery.restored is not None:
+                state = state._replace(average=self._guard.average)
+            if recovery is not None and recovery.peak_after != recovery.peak_before:
+                state = core.lowered(state)
         self._state = state
         self._write()
-        self._alarms.look(before, state, readings, self._clock, recovers=self._guard is not None)
-
-    def _settled(self, state: core.State) -> core.State:
-        """The state once it is known whether the weights were trained before; all ranks are at this step."""
-        if state.trained is not None or state.ended_by is not None:
-            return state
-        if (trained := self._plan.trained) is None:
-            trained = self._look.verdict(self.optimizer, self.process_group).trained
-        return core.settle(self._plan, state, trained)
+        # Alarms look at the first losses, and then at what is out of order: no loss, one that is not finite, the end.
+        if self._alarms.early or mean is None or state.failures or updates + 1 >= (state.total_steps or math.inf):
+            self._alarms.look(before, state, readings, self._clock, recovers=self._guard is not None)
 
     def _update_lr(self, epoch: int | None = None) -> None:  # SequentialLR starts ours over at a milestone
         if epoch != 0:
@@ -263,7 +266,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._alarms.begun, self._groups.unsettled = True, None  # what ran before this milestone is no mistake
 
     def _unwrap(self) -> None:
-        """A trainer may have put a wrapper of the optimizer here; another optimizer is refused."""
+        """Take the optimizer out of its wrapper; another optimizer is refused."""
         ours, other = self._clock.optimizer, unwrapped(self.optimizer)
         if other is not ours:
             kinds = f"{type(ours).__name__} was replaced by another {type(other).__name__}"
@@ -274,7 +277,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
     def get_lr(self) -> list[float | Tensor]:
         """The rates for the next update: each group's peak rate times its share."""
-        return [rate.written for rate in self._groups]
+        return [rate.written for rate in self._groups.rates]
 
     def _initial_step(self) -> None:
         self._step_count = 1
@@ -285,45 +288,24 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._waiting, self._losses.pending, self._look = False, [], FirstLook()
         self._state = core.begin(replace(self._plan, total_steps=self._state.planned_steps))
         if self._guard is not None:
-            self._guard.restart(self._length)
-        self._clock.made = 0
+            self._guard.restart(self._state.planned_steps)
+        self._clock.updates, self._alarms.early = 0, True
         self._groups.adopt(self.base_lrs)
         self._groups.accept()  # SequentialLR has let others set the rates
-        self._write()
-
-    @property
-    def _length(self) -> int:
-        return self._state.planned_steps or core.OPEN_HORIZON
+        self._write()  # lr/div
 
     def _write(self) -> None:
-        self._groups.adopt(self.base_lrs)
-        factor = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
+        factor = 1.0 if self._guard is None else self._guard.share(self._state.updates)
         self._last_lr = [*self._groups.write(self.base_lrs, factor, self._plan, self._state)]
         # Stages of a pipeline hold different groups, so ranks compare the rate of a group like the first one.
-        self._ranks.rate = self._peak * factor * self._state.share
+        self._ranks.rate = self._groups.peak * factor * self._state.share
         if self._groups.outside is not None:
             self._alarms.warn("outside", **self._groups.outside)
 
-    def _recover(self, guard: Guard, state: core.State, at: int, loss: float | None) -> core.State:
-        """Let the guard see the loss, and do what it says at an alarm."""
-        recovery = guard.after(state.updates, at, loss, self.optimizer, self._peak, state.average)
-        if recovery is None:
-            return state
-        if recovery.restored is not None:
-            state = state._replace(average=guard.average)
-        return core.lowered(state) if recovery.peak_after != recovery.peak_before else state
-
-    # What the optimizer's hooks tell.
-
     def _watch(self) -> None:
         hook(self.optimizer.register_step_pre_hook, self, AdaptiveWarmup._before_update)
-        hook(self.optimizer.register_load_state_dict_post_hook, self, AdaptiveWarmup._forget_trials)
         for one in inside(self.optimizer):  # which may step one by one, in the backward pass
             hook_once_compiled(one.register_step_pre_hook, self, AdaptiveWarmup._look_at_weights)
-
-    def _forget_trials(self, *_: Any) -> None:
-        if self._clock.first_tick is None:  # the optimizer has loaded a state, which ends a rate finder's trials
-            self._clock.made = 0
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -345,7 +327,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
     def _look_at_weights(self) -> None:
         """Look, before the first update, for signs that they were trained before."""
-        if self._state.trained is None and not (self.last_epoch or self._clock.made or self._clock.pretended):
+        if self._state.trained is None and not (self.last_epoch or self._clock.updates or self._clock.pretended):
             self._look.take(self.optimizer, self.process_group)
 
     def extend(self, total_steps: int | None) -> None:
@@ -386,8 +368,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         Example:
             >>> import torch
             >>> from autowarm import AdaptiveWarmup, Lion
-            >>> opt = Lion(torch.nn.Linear(4, 4).parameters(), lr=0.01)
-            >>> sched = AdaptiveWarmup(opt, total_steps=None, decay="wso")
+            >>> sched = AdaptiveWarmup(Lion(torch.nn.Linear(4, 4).parameters()), total_steps=None, decay="wso")
             >>> sched.decay_now(10, "1-sqrt")
             >>> sched.phase, sched.total_steps
             ('decay', 10)
@@ -402,14 +383,14 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         """Go on from a state that a user has asked for; all ranks must make the same change."""
         self._state = state
         if self._guard is not None:
-            self._guard.resize(self._length)
+            self._guard.resize(self._state.planned_steps)
         self._agree()
-        self._alarms.said.discard("overrun")
+        self._alarms.warned.discard("overrun")  # of the other T
         self._write()
 
     def _agree(self) -> None:
         """Tell the ranks what they must agree on: settings, what was changed since, and the peak rate."""
-        now = {"total_steps": self.total_steps, "decay": self._state.decay, "peak": self._peak}
+        now = {"total_steps": self.total_steps, "decay": self._state.decay, "peak": self._groups.peak}
         self._ranks.agree_on(self._settings | {"now": now})
 
     def state_dict(self) -> dict[str, Any]:
@@ -417,12 +398,12 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
         On an accelerator this waits for the last four losses. With ``recover``, a resumed run makes a new copy.
         """
-        self._groups.adopt(self.base_lrs)
         content = {"settings": dict(self._settings), "last_epoch": self.last_epoch, "step_count": self._step_count}
         content |= {"groups": self._groups.state_dict(self.base_lrs), **self._losses.state_dict()}
-        content |= {"said": sorted(self._alarms.said), "clock": self._clock.state_dict()}
+        content |= {"warned": sorted(self._alarms.warned), "clock": self._clock.state_dict()}
         content |= {"recovery": None if self._guard is None else self._guard.state_dict()}
-        return sealed("AdaptiveWarmup", content | {"state": numbers_of(self._state)})
+        state = {name: list(x) if isinstance(x, tuple) else x for name, x in self._state._asdict().items()}
+        return sealed("AdaptiveWarmup", content | {"state": state})
 
     @in_normal_mode
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -433,26 +414,27 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         Raises:
             ValueError: the state is another class's, damaged, or of other settings, which are listed; nothing changes.
         """
+        # First all that may be refused: nothing has changed until then.
         content = opened("AdaptiveWarmup", state_dict)
         self._groups.adopt(self.base_lrs)
         groups = len(content["groups"]), len(self.optimizer.param_groups)
         plan, state, warning = resumed(content, self._settings, self._plan, groups, self._kappa_counted)
         self._plan, self._state = plan, state
         if isinstance(plan.peak_gap, Calibrated):
-            self._settings["kappa"] = plan.peak_gap.kappa
-        self._waiting, self._step_count = content["last_epoch"] < 0, content["step_count"]
-        self._alarms.said = set(content["said"]) - (set() if warning is None else {"overrun", "stalled"})
+            self._settings["kappa"] = plan.peak_gap.kappa  # as saved: it stays when groups come or are frozen
+        self._waiting, self._step_count, self._alarms.early = content["last_epoch"] < 0, content["step_count"], True
+        self._alarms.warned = set(content["warned"]) - (set() if warning is None else {"overrun", "stalled"})
         self._clock.load_state_dict(content["clock"])
         self._losses.load_state_dict(content)
         if self._guard is not None:
-            self._guard.restart(self._length)
+            self._guard.restart(self._state.planned_steps)
             if content["recovery"] is not None:
                 self._guard.load_state_dict(content["recovery"])
         self._agree()
+        # The rates, last: of groups that the state does not know by the rule, and of the others as saved.
         self._groups.accept()
-        self._write()  # of groups that the state does not know
-        self._groups.load_state_dict(content["groups"])
-        self.base_lrs, self._last_lr = [rate.peak for rate in self._groups], self.get_lr()
-        self.load_warning = warning
+        self._write()
+        self.base_lrs = self._groups.load_state_dict(content["groups"])
+        self._last_lr, self.load_warning = self.get_lr(), warning
         if warning is not None:
             warnings.warn(warning, stacklevel=frames_of_ours())

@@ -254,24 +254,24 @@ class LMO(Watched, Saved):
     @without_autocast
     @torch.no_grad()
     def _step(self) -> bool:
-        shared = self._is_shared()
-        rules: Mapping[str, Any] = self._shared if shared else self._rules
-        if shared:
-            updates, finite, squares = self._collect_with_ranks()
-        else:
+        ranks = self._agreement if self._is_shared() else None
+        # What can be refused is refused, on all ranks, before any tensor moves.
+        if ranks is None:
             updates = self._collect()
             finite, squares = measured([g for update in updates for g in update.gs])
-        flag = Flag(finite, finite)
-        if self._outliers.limit is not None:
-            passed = self._outliers.judge(self._agreement.total(squares) if shared else squares, finite)
-            flag = Flag(finite, self._agreement.all_of(passed) if shared else passed)
-        # Where the host knows that it is not made, there is nothing to do; a flag on a device masks what follows.
-        mask = flag.applied if isinstance(flag.applied, Tensor) else None
+        else:
+            updates, finite, squares = ranks.collect(self)
+        # Whether all gradients are finite, and the update is made: numbers on the host, or flags on a device
+        judged = finite if self._outliers.limit is None else self._outliers.judge(squares, finite, ranks)
+        flag = Flag(finite, applied=judged)
+        # Momentum → direction → oracle → move, by the rule of each group; a flag on a device masks all of it
+        rules: Mapping[str, Any] = self._rules if ranks is None else self._shared
         for update in updates if flag.applied is not False else ():
-            update.finite = mask
+            update.finite = flag.applied if isinstance(flag.applied, Tensor) else None
             rules[update.group.get("algorithm", "")].update_(update, self._plans)
-        if shared and not torch.compiler.is_compiling():
-            self._agreement.updates += 1
+        if ranks is not None and not torch.compiler.is_compiling():
+            ranks.updates += 1
+        # Skipped updates: warned of once, and an error after some in a row
         if len(updates) > 0:  # which PyTorch 2.11 can trace, unlike bool
             self._skipped.count(type(self).__name__, flag)
         return len(updates) > 0
@@ -363,18 +363,6 @@ class LMO(Watched, Saved):
             described += [re.sub(r" at 0x\w+|, device='\S+'", "", text)] * len(group["params"])
         return described
 
-    def _collect_with_ranks(self) -> tuple[list[Update], bool | Tensor, Sequence[Tensor]]:
-        """`_collect`, whether gradients are finite, and Σg² in parts: on all ranks, which know if this one raises."""
-        if torch.compiler.is_compiling():  # a compiler does not trace a call of `_init_group` that may raise
-            updates = self._collect()
-        else:
-            try:
-                updates = self._collect()
-            except Exception as error:
-                self._agreement.reach(self, [], refused=error)
-                raise
-        return updates, *self._agreement.reach(self, updates)
-
     @without_autocast
     @torch.no_grad()
     def check_step(self) -> None:
@@ -382,7 +370,10 @@ class LMO(Watched, Saved):
 
         Ranks that share tensors must call this together: if one refuses its gradients, all raise.
         """
-        (self._collect_with_ranks if self._is_shared() else self._collect)()
+        if self._is_shared():
+            self._agreement.collect(self)
+        else:
+            self._collect()
 
     @property
     def skipped_updates(self) -> int:

@@ -79,9 +79,9 @@ def not_finite(p: Any) -> None:
 
 
 # What one rank's gradient is, and what that rank says of it.
-DIFFERENCES = {"missing": (no_gradient, "none for {}"), "sparse": (sparse, "")}
+DIFFERENCES = {"missing": (no_gradient, "this rank has {} (none)"), "sparse": (sparse, "")}
 if hasattr(torch.Tensor, "grad_dtype"):  # before, PyTorch refused other dtypes itself
-    DIFFERENCES["dtype"] = another_dtype, "like for {} (torch.bfloat16)"
+    DIFFERENCES["dtype"] = another_dtype, "this rank has {} (torch.bfloat16)"
 
 
 def give(model: nn.Module, seed: int, put: Callable[[Any, Tensor], Tensor] = lambda p, g: g) -> None:

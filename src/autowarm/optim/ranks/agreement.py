@@ -133,9 +133,9 @@ class Agreement:
         # In the form of every update's message, which another rank may send that has no new tensors.
         if read(self._exchange(torch.tensor([0, overlap]), self._checksums(content)))[1]:
             raise RuntimeError(
-                f"{self._who}: ranks have different tensors or options, or share tensors in groups that overlap without "
-                f"one holding the other, so no rank makes this update; this rank has {len(params)} tensors. Build the "
-                "optimizer from the same model, on one mesh, with the same options, on every rank"
+                f"{self._who}: ranks have different tensors or options, or share tensors in groups that overlap "
+                f"without one holding the other, so no rank makes this update; this rank has {len(params)} tensors. "
+                "Build the optimizer from the same model, on one mesh, with the same options, on every rank"
             )
         self.checked = True
 

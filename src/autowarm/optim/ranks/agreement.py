@@ -127,7 +127,7 @@ class Agreement:
         """Raise RuntimeError if ranks have different tensors or options, or share them in groups that overlap."""
         params, self._sharing = self._params, _sharing(self._params, self._process_group)
         meshes = {getattr(params[places[0]], "device_mesh", ranks) for ranks, places in self._sharing.items()}
-        pairs = combinations(map(_members, meshes), 2)
+        pairs = [(_members(one), _members(other)) for one, other in combinations(meshes, 2)]
         overlap = any(not (one <= other or other <= one) for one, other in pairs)  # these cannot skip the same updates
         content = [(tuple(p.shape), str(p.dtype), option) for p, option in zip(params, options, strict=True)]
         # In the form of every update's message, which another rank may send that has no new tensors.

@@ -78,6 +78,7 @@ class Shared(Remembered):
         geometry: Geometry = update.group["geometry"]
         for share in self.shares(geometry, update.xs):
             given = update.at(share.members)
+            # This rank's pieces, which share the memory of the tensors
             xs, gs, *state = [[local(x) for x in each] for each in (given.xs, given.gs, *given.state)]
             shards = replace(given, xs=xs, gs=gs, state=state)
             if not share.layout.gathered:
@@ -102,11 +103,11 @@ class Shared(Remembered):
         together: dict[Any, list[int]] = {}
         for i, (device, shape, dtype, *sharding) in enumerate(tensors):
             if sharding:
-                layout = _layout(geometry, shape, *sharding)
+                layout = _layout(geometry, shape, *sharding)  # a DTensor
             elif self._process_group is not None and geometry.costly:
-                layout = Layout(gathered=True, copies=self._process_group)
+                layout = Layout(gathered=True, copies=self._process_group)  # a copy whose oracle takes long
             else:
-                layout = Layout()
+                layout = Layout()  # this rank computes its own step
             # Messages have one dtype, and are of one device.
             alike = None if layout == Layout() else (device, dtype, _dtype_sent(geometry, shape, dtype, device))
             together.setdefault((layout, alike), []).append(i)
@@ -153,7 +154,7 @@ def _described(x: Any) -> tuple[Any, ...]:
 
 def _layout(geometry: Geometry, shape: torch.Size, mesh: Any, placements: tuple[Any, ...]) -> Layout:
     sharded = [axis for axis, placed in enumerate(placements) if not placed.is_replicate() and mesh.size(axis) > 1]
-    coupled = geometry.coupled(len(shape))
+    coupled = geometry.coupled(len(shape))  # the dimensions that an entry of the oracle depends on
     # The dimensions of the mesh over which the oracle of an entry needs other shards.
     needed = [axis for axis in sharded if placements[axis].dim in coupled]
     if needed and geometry.sums:
@@ -320,7 +321,7 @@ def _size_and_rank(group: Any) -> tuple[int, int]:
 
 def share_out(work: Sequence[float], ranks: int) -> list[int]:
     """Choose an owner for each piece of work: largest first, each to the least busy rank."""
-    loads, owners = [0.0] * ranks, [0] * len(work)
+    loads, owners = [0.0] * ranks, [0] * len(work)  # work so far by rank, and the rank of each piece
     for i in sorted(range(len(work)), key=lambda i: (-work[i], i)):
         owners[i] = loads.index(min(loads))
         loads[owners[i]] += work[i]
@@ -345,7 +346,7 @@ def _cut(x: Tensor, dim: int | None, world: int, rank: int) -> Tensor:
     """Return a rank's shard of a tensor."""
     if dim is None:
         return x
-    start = min(x.shape[dim], rank * -(-x.shape[dim] // world))
+    start = min(x.shape[dim], rank * -(-x.shape[dim] // world))  # the last ranks may have nothing
     return x.narrow(dim, start, _shard(x.shape, dim, world, rank)[dim])
 
 
@@ -378,7 +379,7 @@ def _all_to_all(out: Tensor, sent: list[int], received: list[int], ranks: Any) -
     """Start exchanging so many elements with each rank."""
     if ranks is None:
         return _Transit(out)
-    came = out.new_empty(sum(received))
+    came = out.new_empty(sum(received))  # by rank that sends
     size = out.element_size()
     work = dist.all_to_all_single(
         _bytes(came), _bytes(out), [n * size for n in received], [n * size for n in sent], group=ranks, async_op=True
@@ -394,7 +395,7 @@ def _all_gather(mine: Tensor, sizes: list[int], ranks: Any) -> list[Tensor]:
     longest = max(sizes)
     if mine.numel() < longest:
         mine = torch.cat([mine, mine.new_zeros(longest - mine.numel())])
-    came = mine.new_empty(len(sizes) * longest)
+    came = mine.new_empty(len(sizes) * longest)  # rank 0's elements and padding, then rank 1's, …
     dist.all_gather_into_tensor(_bytes(came), _bytes(mine), group=ranks)
     return [part[:size] for part, size in zip(came.view(len(sizes), longest), sizes, strict=True)]
 

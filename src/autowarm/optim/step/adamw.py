@@ -37,6 +37,7 @@ class AdamW(Rule):
             sizes: list[int] = []
             for x, m in zip(part.xs, part.state[0], strict=True):
                 sizes.append(2 * m.nbytes * (x.dtype != m.dtype))
+            # A part at a time where copies in single precision are needed, all at once otherwise
             for some in cut(sizes, device) if any(sizes) else ():  # which take copies
                 _step_(part[some], fused=fused)
             if not any(sizes):
@@ -77,7 +78,7 @@ def _step_(update: Update, *, fused: bool) -> None:
     state = update.state if finite is None else [[x.clone() for x in each] for each in update.state]
     if fused:
         ms, vs, steps = state
-        beta1, beta2 = group["adamw_betas"]
+        beta1, beta2 = group["adamw_betas"]  # of m and of v
         how: dict[str, Any] = {name: group[name] for name in ("lr", "weight_decay", "capturable")}
         how |= {"maximize": False, "beta1": beta1, "beta2": beta2, "eps": group["adamw_eps"]}
         how["found_inf"] = None if update.finite is None else 1.0 - update.finite.to(torch.float32)
@@ -96,15 +97,15 @@ def _adamw_(
     """Update tensors on one device, and their state, as `AdamW` says."""
     beta1, beta2 = group["adamw_betas"]
     torch._foreach_add_(steps, 1)
-    torch._foreach_lerp_(ms, gs, 1 - beta1)
+    torch._foreach_lerp_(ms, gs, 1 - beta1)  # m ← β1·m + (1 − β1)g
     torch._foreach_mul_(vs, beta2)
-    torch._foreach_addcmul_(vs, gs, gs, 1 - beta2)
+    torch._foreach_addcmul_(vs, gs, gs, 1 - beta2)  # v ← β2·v + (1 − β2)g²
     counts = torch.stack(steps).to(torch.promote_types(xs[0].dtype, torch.float32))
     # 1 − βᵗ, to full precision in the first steps of a β near 1.
     one, two = (-torch.expm1(counts * math.log(beta)) if beta else torch.ones_like(counts) for beta in (beta1, beta2))
     roots = torch._foreach_sqrt(vs)
     # √v̂ + ε = (√v + ε·√(1 − β2ᵗ))/√(1 − β2ᵗ)
     torch._foreach_add_(roots, (two.sqrt() * group["adamw_eps"]).unbind())
-    updates = list(torch._foreach_div(ms, roots))
+    updates = list(torch._foreach_div(ms, roots))  # m/(√v + ε·√(1 − β2ᵗ))
     torch._foreach_mul_(updates, (-two.sqrt() / one).unbind())
     Rate.of_group({**group, "maximize": False}, xs[0].device).step_(xs, updates)

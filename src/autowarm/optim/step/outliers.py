@@ -47,8 +47,9 @@ class Outliers:
         norm = torch.stack([part.sqrt().to(history) for part in squares]).norm().reshape(1)
         norms, number, since = history[:_WINDOW], history[_WINDOW], history[_WINDOW + 1]
         count = number.clamp(min=1)
-        mean = norms.sum() / count
+        mean = norms.sum() / count  # zeros before the first norm add nothing
         variance = (norms.square().sum() / count - mean.square()).clamp(min=0)
+        # An outlier exceeds both bounds, once there are enough norms and the last veto is long ago
         bound = mean + limit * torch.maximum(variance.sqrt(), _SPREAD * mean)
         usual = (norm <= torch.maximum(bound, _TIMES * norms.max())) | (number < _LEAST) | (since < _EVERY - 1)
         passed = usual if finite is True else usual & finite

@@ -139,15 +139,3 @@ def test_a_model_converted_between_steps_takes_its_momenta_along(make: Make, dty
     assert {found for name, found in kept if name == "momentum_buffer"} <= {dtype}
     assert {found for name, found in kept if name != "momentum_buffer"} <= {wide}
     assert kept
-
-
-@every_optimizer
-def test_groups_in_another_order_keep_their_state(make: Make) -> None:
-    models = a_model(), a_model()
-    opts = [make(model, 1e-2) for model in models]
-    for step in range(4):
-        for model, opt in zip(models, opts, strict=True):
-            draw_gradients(model, step)
-            opt.step()
-        opts[1].param_groups.reverse()
-    assert all(map(torch.equal, models[0].parameters(), models[1].parameters()))

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from autowarm import LMO, Lion, Muon
 from autowarm.optim import Together
 from tests.cases import each
-from tests.optim.makers import CLASSES, DTYPES, OURS, Make, draw_gradients, halves, set_gradient, unmoved
+from tests.optim.makers import CLASSES, OURS, Make, draw_gradients, halves, unmoved
 
 
 def a_model(dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -131,16 +131,3 @@ def test_what_another_optimizer_refuses_is_refused_before_ours_moves(last: bool,
     vectors[0][1].grad = torch.ones(4).to_sparse()
     with unmoved(p for _, p in matrices), pytest.raises(RuntimeError, match="sparse"):
         opt.step()
-
-
-@each("other", [SGD, RMSprop, Adagrad])
-@each(("dtype", "of_gradients"), DTYPES)
-def test_optimizers_that_take_other_dtypes_get_them(
-    other: type[Optimizer], dtype: torch.dtype, of_gradients: torch.dtype
-) -> None:
-    model = a_model(dtype)
-    for p in model.parameters():
-        set_gradient(p, torch.ones(p.shape, dtype=of_gradients))
-    before = [p.detach().clone() for p in model.parameters()]
-    pair(other)(model).step()
-    assert not any(map(torch.equal, before, model.parameters()))

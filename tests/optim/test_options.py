@@ -157,21 +157,6 @@ def test_bad_options(cls: type[LMO], options: dict[str, Any], message: str) -> N
             cls.from_model(nn.Linear(3, 3), **options)
 
 
-@each(("value", "message"), [("1e-3", "lr='1e-3' is text"), (-1.0, RATE), (None, RATE), (float("nan"), RATE)])
-def test_a_rate_that_is_set_later_is_checked_as_at_the_start(value: Any, message: str) -> None:
-    w = matrix()
-    opt = LMO([w], lr=0.1)
-    for _ in range(2):
-        w.grad = torch.randn_like(w)
-        opt.step()
-    before, momentum = w.detach().clone(), opt.state[w]["momentum_buffer"].clone()
-    opt.param_groups[0]["lr"] = value
-    with pytest.raises(ValueError, match=message):
-        opt.step()
-    assert torch.equal(w, before)
-    assert torch.equal(opt.state[w]["momentum_buffer"], momentum)
-
-
 @each("kind", [np.float64, np.array, Fraction, Decimal, torch.tensor])
 def test_any_kind_of_number_is_an_option(kind: Any) -> None:
     opt = LMO([{"params": [matrix()], "momentum": kind(0.25)}], lr=0.1, weight_decay=kind(0.5))

@@ -19,7 +19,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
-from autowarm.geometry import Spectral
 from autowarm.optim import Together
 from tests.cases import each
 from tests.optim.makers import ALL, EVERY, Make, nothing_taken, together
@@ -235,11 +234,6 @@ def test_tensors_that_were_not_updated_have_no_state_to_lack(make: Make) -> None
     assert not any({"kept", "optimizer"} & group.keys() for group in other.param_groups)
 
 
-def test_signsgd_without_momentum_keeps_nothing() -> None:
-    make = EVERY["signsgd, no momentum"].of_model
-    make(a_model()).load_state_dict(trained(make).state_dict())
-
-
 @each("maker", ["muon", "lion"])
 def test_a_checkpoint_read_into_an_optimizer_without_a_state(maker: str, tmp_path: Path) -> None:
     """`torch.distributed.checkpoint` reads what it is given places for, and an optimizer has none before it steps."""
@@ -323,12 +317,6 @@ def test_step_counts_move_to_where_the_kernel_reads_them() -> None:
     opt.step()
     assert opt.state[bias]["step"].device.type == "cpu"
     assert opt.state[bias]["step"] == 2
-
-
-@each("radius", [1, np.float64(1.0), np.float32(1.0)])
-def test_equal_radii_are_one_geometry(radius: Any) -> None:
-    one, other = (LMO([nn.Parameter(torch.ones(2, 2))], geometry=Spectral(r)) for r in (1.0, radius))
-    one.load_state_dict(other.state_dict())
 
 
 @every_optimizer

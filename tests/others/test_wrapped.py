@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from autowarm import AdaptiveWarmup, find_rate
+from autowarm import AdaptiveWarmup
 from autowarm.geometry import Sign
 from autowarm.optim import Together
 from autowarm.others import geometry_of
@@ -237,25 +237,21 @@ def test_the_geometry_is_that_of_the_optimizer_inside() -> None:
 # Where a wrapper may keep several.
 CONTAINERS: dict[str, Callable[[list[Optimizer]], Any]] = {
     "list": list,
-    "tuple": tuple,
-    "dictionary": lambda several: dict(enumerate(several)),
     "by tensor": lambda several: {one.param_groups[0]["params"][0]: one for one in several},
-    "pairs": lambda several: [(str(i), one) for i, one in enumerate(several)],
     "nested": lambda several: {"matrices": several[0], "others": {"more": several[1:], "lr": LR}},
-    "set": set,
 }
 
 
 class Several(Optimizer):
     """Steps others, whose groups are its own, or which have groups of its tensors; or stands for them."""
 
-    def __init__(self, model: nn.Module, container: str, relation: str, name: str) -> None:
+    def __init__(self, model: nn.Module, container: str, relation: str) -> None:
         inner = [Rate([p]) for p in model.parameters()]
         own = {"its own": [group for one in inner for group in one.param_groups], "copies": list(model.parameters())}
         super().__init__(own.get(relation, [torch.zeros(1)]), {"lr": LR})
         if relation == "its own":
             self.param_groups = own[relation]
-        setattr(self, name, CONTAINERS[container](inner))
+        self._opts = CONTAINERS[container](inner)
         self.each = lambda: inner
 
     def step(self, closure: Any = None) -> None:
@@ -263,12 +259,11 @@ class Several(Optimizer):
             one.step()
 
 
-NAMES = ["optimizers", "_opts"]
 SEVERAL: list[Callable[[nn.Module], Any]] = [
     *(partial(PerTensor, each=Rate, own=own) for own in (False, True)),
     *(
-        partial(Several, container=container, relation=relation, name=name)
-        for container, relation, name in product(CONTAINERS, ("its own", "stands for them"), NAMES)
+        partial(Several, container=container, relation=relation)
+        for container, relation in product(CONTAINERS, ("its own", "stands for them"))
     ),
 ]
 
@@ -285,26 +280,6 @@ def test_several_step_by_the_rates_of_the_schedule(make: Callable[[nn.Module], A
         assert_scheduled(one.rates)
 
 
-@each("make", SEVERAL)
-def test_a_rate_is_found_for_several(make: Callable[[nn.Module], Any]) -> None:
-    model = make_model()
-    opt = make(model)
-    before = [p.detach().clone() for p in model.parameters()]
-    seen = []
-
-    def closure() -> torch.Tensor:
-        seen.append([one.param_groups[0]["lr"] for one in opt.each()])
-        model.zero_grad()
-        loss = model(torch.ones(4, 6)).square().mean()
-        loss.backward()
-        return loss
-
-    found = find_rate(model, opt, closure, lowest=1e-4, highest=10.0, steps=20)
-    assert seen == [pytest.approx([rate] * 4) for rate in found.rates]
-    assert all(map(torch.equal, before, model.parameters()))
-    assert [group["lr"] for one in opt.each() for group in one.param_groups] == [LR] * 4
-
-
 def split(model: nn.Module) -> Optimizer:
     kinds = zip(model.parameters(), cycle((heavyball.Muon, heavyball.AdamW)), strict=False)
     return heavyball.SplitOpt([{"params": [p], "optimizer": kind, "lr": LR} for p, kind in kinds])
@@ -316,9 +291,9 @@ def split(model: nn.Module) -> Optimizer:
     [
         (lambda model: Apart(model.parameters(), lr=LR),
          "Apart steps by the rates of the AdamW that it keeps as 'hidden'.*opt.*hidden", lambda opt: opt.hidden),
-        *((partial(Several, container=container, relation="copies", name=name),
-           rf"Several steps .* the optimizers \(Rate\) that it keeps as '{name}'.*Together", lambda opt: opt.each())
-          for container in CONTAINERS for name in NAMES),
+        *((partial(Several, container=container, relation="copies"),
+           r"Several steps .* the optimizers \(Rate\) that it keeps as '_opts'.*Together", lambda opt: opt.each())
+          for container in CONTAINERS),
         (split, r"SplitOpt steps by .*\(Muon and AdamW\) that it keeps as 'optim", lambda opt: opt.optimizers),
     ],
 )  # fmt: skip

@@ -23,12 +23,7 @@ def test_its_rate_and_decay_are_set_by_themselves_where_asked() -> None:
     shared, opt = Muon.from_model(Net(), lr=0.5), Muon.from_model(Net(), lr=0.5, adamw_lr=0.125, **own)
     wanted = [
         {"matrices": (0.5, 0.1), "output heads": (0.5, 0.1), "embeddings and vectors": (0.5, 0.0)},
-        {
-            "matrices": (0.5, 0.1),
-            "output heads": (0.125, 0.25),
-            "embeddings": (0.125, 0.25),
-            "vectors": (0.125, 0.0),
-        },
+        {"matrices": (0.5, 0.1), "output heads": (0.125, 0.25), "embeddings": (0.125, 0.25), "vectors": (0.125, 0.0)},
     ]
     assert [{g["role"]: (g["lr"], g["weight_decay"]) for g in one.param_groups} for one in (shared, opt)] == wanted
     assert "output heads (1; 80 parameters): algorithm=adamw, lr=0.125 (0.25 × the first group's)" in repr(opt)
@@ -53,21 +48,6 @@ def test_a_gradient_that_lies_otherwise_in_memory_steps_as_any(maximize: bool) -
         moved.append(p.detach())
     torch.testing.assert_close(moved[0], moved[1])
     torch.testing.assert_close(moved[0], moved[2])
-
-
-def test_in_float16_it_steps_as_the_fused_kernel_does() -> None:
-    """Which computes in single precision; ε and small second moments are zero in float16."""
-    start, grads = torch.arange(6.0).reshape(3, 2).half(), torch.full((3, 2), 1e-2).half()
-    grads[0] = 0.0
-    moved = []
-    for plain in (True, False):
-        p = nn.Parameter(start.clone())
-        opt = EVERY["adamw part"]([p])
-        for _ in range(3):
-            p.grad = grads.clone() if plain else grads.T.contiguous().T
-            opt.step()
-        moved.append(p.detach())
-    torch.testing.assert_close(*moved)
 
 
 def test_what_others_keep_in_a_tensors_state_is_not_taken_for_its_own() -> None:

@@ -166,7 +166,7 @@ def test_other_heads_and_groups_are_named() -> None:
 
     for then, now, said in (
         (["3.weight"], ["0.weight"],
-         r"tensor 0 in group 1 \(output heads\) was 3.weight, and is 0.weight.*heads="),
+         r"tensor 0 in group 0 \(matrices\) was 0.weight, and is 1.weight.*heads="),
         ([], ["0.weight"], r"2 saved \(matrices, embeddings and vectors\), 3 here \(.*heads"),
     ):  # fmt: skip
         with nothing_taken(opt := make(*now), said):

@@ -55,13 +55,13 @@ CHANGES: dict[str, tuple[Callable[[nn.Sequential], nn.Module], str]] = {
 
 def train(model: nn.Module, opt: Optimizer, updates: int) -> list[str]:
     """What is said in each of some updates."""
-    said = []
+    messages = []
     for _ in range(updates):
         opt.zero_grad()
         model.zero_grad()
         model(torch.tensor([0, 3, 5])).square().mean().backward()
-        said.append(" | ".join(said_by(opt.step)))
-    return said
+        messages.append(" | ".join(said_by(opt.step)))
+    return messages
 
 
 @each("change", CHANGES)
@@ -104,12 +104,12 @@ class Experts(nn.Module):
 @each("maker", MAKERS)
 def test_what_is_frozen_or_an_expert_or_said_to_be_unused_is_no_fault(maker: str) -> None:
     model = Experts()
-    said = train(model, MAKERS[maker](model), 5)
-    assert [bool(one) for one in said] == [False, False, True, False, False]
+    messages = train(model, MAKERS[maker](model), 5)
+    assert [bool(one) for one in messages] == [False, False, True, False, False]
     if maker != "nameless":
-        assert "spare.weight" in said[2]
-        assert "experts" not in said[2]
-        assert "frozen" not in said[2]
+        assert "spare.weight" in messages[2]
+        assert "experts" not in messages[2]
+        assert "frozen" not in messages[2]
     if maker != "together":
         assert not any(train(model, MAKERS[maker](Experts(), warn_unused=False), 5))
     group = {"params": [nn.Parameter(torch.ones(2, 2))], "warn_unused": False}
@@ -183,19 +183,19 @@ def test_a_closure_after_which_nothing_has_a_gradient_is_told_so_once(
         sched = AdaptiveWarmup(opt, 10, calibration="sign") if scheduled else None
         assert not said_by(opt.step)  # nor without a closure, as in a dry run
         before = [p.detach().clone() for p in model.parameters()]
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as messages:
             warnings.simplefilter("always")
             for _ in range(3):
                 opt.zero_grad()
-                found = []
-                loss = opt.step(lambda: found.append(closure(model)) or found[-1])  # noqa: B023
-                assert [loss] == found  # it is called once
+                losses = []
+                loss = opt.step(lambda: losses.append(closure(model)) or losses[-1])  # noqa: B023
+                assert [loss] == losses  # it is called once
                 if sched is not None and trains:
                     sched.step(1.0)
         moved = [not torch.equal(p, was) for p, was in zip(model.parameters(), before, strict=True)]
         assert moved == [trains] * len(moved)
-        assert len(said) == (not trains)
-        for one in said:
+        assert len(messages) == (not trains)
+        for one in messages:
             assert re.match(rf"{type(opt).__name__}.step: .*ran no backward pass", str(one.message))
             assert one.filename == __file__
         backward(model)

@@ -301,9 +301,9 @@ def test_svd_is_the_polar_factor(shape):
 @each("method", ITERATIVE)
 def test_a_tensor_that_requires_a_gradient_is_orthogonalized_without_one(method):
     G = torch.nn.Parameter(torch.eye(3) + 0.1)
-    found = orthogonalize(G, method=method)
-    assert not found.requires_grad
-    assert torch.equal(found, orthogonalize(G.detach(), method=method))
+    factor = orthogonalize(G, method=method)
+    assert not factor.requires_grad
+    assert torch.equal(factor, orthogonalize(G.detach(), method=method))
 
 
 @each(

@@ -133,9 +133,9 @@ def train(model: nn.Module, opt: Any, sched: AdaptiveWarmup, updates: int, seed:
 
 
 def rates_of(opt: Any) -> list[float]:
-    found = unwrapped(opt)
-    assert isinstance(found, Rate)
-    return found.rates
+    inner_optimizer = unwrapped(opt)
+    assert isinstance(inner_optimizer, Rate)
+    return inner_optimizer.rates
 
 
 def assert_scheduled(rates: list[float]) -> None:
@@ -198,19 +198,19 @@ class Apart(Optimizer):
 
 
 def test_one_that_copies_its_rates_inside_is_left_as_it_is() -> None:
-    made = type("ZeroRedundancyOptimizer", (Apart,), {})(make_model().parameters(), lr=LR)
-    assert unwrapped(made) is made
+    wrapper = type("ZeroRedundancyOptimizer", (Apart,), {})(make_model().parameters(), lr=LR)
+    assert unwrapped(wrapper) is wrapper
 
 
 class PerTensor(Optimizer):
     """Stands for one optimizer per tensor, each stepped in the backward pass; its groups may be theirs."""
 
-    def __init__(self, model: nn.Module, each: type[Optimizer], own: bool = False) -> None:
+    def __init__(self, model: nn.Module, each: type[Optimizer], shares_groups: bool = False) -> None:
         self.by_tensor = {p: each([p], lr=LR) for p in model.parameters()}
         super().__init__([torch.zeros(1, 1)], {"lr": LR})
         for p in model.parameters():
             p.register_post_accumulate_grad_hook(self._update)
-        if own:
+        if shares_groups:
             self.param_groups = [group for one in self.by_tensor.values() for group in one.param_groups]
 
     def _update(self, p: Any) -> None:
@@ -247,10 +247,11 @@ class Several(Optimizer):
 
     def __init__(self, model: nn.Module, container: str, relation: str) -> None:
         inner = [Rate([p]) for p in model.parameters()]
-        own = {"its own": [group for one in inner for group in one.param_groups], "copies": list(model.parameters())}
-        super().__init__(own.get(relation, [torch.zeros(1)]), {"lr": LR})
+        groups = [group for one in inner for group in one.param_groups]
+        by_relation = {"its own": groups, "copies": [*model.parameters()]}
+        super().__init__(by_relation.get(relation, [torch.zeros(1)]), {"lr": LR})
         if relation == "its own":
-            self.param_groups = own[relation]
+            self.param_groups = by_relation[relation]
         self._opts = CONTAINERS[container](inner)
         self.each = lambda: inner
 
@@ -260,7 +261,7 @@ class Several(Optimizer):
 
 
 SEVERAL: list[Callable[[nn.Module], Any]] = [
-    *(partial(PerTensor, each=Rate, own=own) for own in (False, True)),
+    *(partial(PerTensor, each=Rate, shares_groups=shares_groups) for shares_groups in (False, True)),
     *(
         partial(Several, container=container, relation=relation)
         for container, relation in product(CONTAINERS, ("its own", "stands for them"))
@@ -303,8 +304,10 @@ def test_a_wrapper_with_groups_apart_is_refused_by_name(
     opt = make(make_model())
     with pytest.raises(ValueError, match=says):
         AdaptiveWarmup(opt, STEPS, **given)
-    found = instead(opt)
-    AdaptiveWarmup(found if isinstance(found, Optimizer) else Together(*found), STEPS, **given)
+    inner_optimizer = instead(opt)
+    AdaptiveWarmup(
+        inner_optimizer if isinstance(inner_optimizer, Optimizer) else Together(*inner_optimizer), STEPS, **given
+    )
 
 
 @each("container", CONTAINERS)

@@ -34,17 +34,17 @@ def names(part: list[tuple[str, nn.Parameter]]) -> set[str]:
 class Held(nn.Module):
     """Modules and tensors by name."""
 
-    def __init__(self, **held: nn.Module | torch.Tensor) -> None:
+    def __init__(self, **members: nn.Module | torch.Tensor) -> None:
         super().__init__()
-        for name, one in held.items():
+        for name, one in members.items():
             setattr(self, name, nn.Parameter(one) if isinstance(one, torch.Tensor) else one)
 
 
 class Holder(Held):
     """Two hidden layers, and what is given."""
 
-    def __init__(self, **held: nn.Module | torch.Tensor) -> None:
-        super().__init__(body=nn.Linear(4, 6), more=nn.Linear(6, 6), **held)
+    def __init__(self, **members: nn.Module | torch.Tensor) -> None:
+        super().__init__(body=nn.Linear(4, 6), more=nn.Linear(6, 6), **members)
 
 
 class ParallelEmbedding(nn.Module):
@@ -83,8 +83,8 @@ class Mixed(Held):
         super().__init__(**tokens, **tables, **layers, head=nn.Linear(8, 5))
 
 
-def bare(**held: torch.Tensor) -> nn.Module:
-    return Held(**held, mix=nn.Conv2d(6, 6, 1, bias=False))
+def bare(**members: torch.Tensor) -> nn.Module:
+    return Held(**members, mix=nn.Conv2d(6, 6, 1, bias=False))
 
 
 two_outputs = nn.ModuleDict({"output": nn.Linear(4, 4, bias=False)})
@@ -145,7 +145,7 @@ ROLES: list[tuple[Callable[[], nn.Module], dict[str, str]]] = [
 def test_the_roles_of_a_models_tensors(make: Callable[[], nn.Module], roles: dict[str, str]) -> None:
     parts = partition(make())
     assert {role: names(getattr(parts, role)) for role in roles} == {
-        role: {*said.split()} for role, said in roles.items()
+        role: {*listed.split()} for role, listed in roles.items()
     }
     assert not partition(make(), heads=[]).heads
     assert not names(partition(make(), heads=["(weight|head|logits)$"]).matrices) & names(parts.heads)
@@ -330,8 +330,8 @@ def test_a_lazy_layer_is_sorted_once_it_has_a_shape() -> None:
 def tensors(keys: list[str] | None, inside: bool = False) -> nn.Module:
     """Two matrices in a list, or in a dictionary with these keys, which may lie in another list."""
     two = [nn.Parameter(torch.ones(4, 6)) for _ in range(2)]
-    held = nn.ParameterList(two) if keys is None else nn.ParameterDict(dict(zip(keys, two, strict=True)))
-    return nn.ParameterList([held]) if inside else held
+    members = nn.ParameterList(two) if keys is None else nn.ParameterDict(dict(zip(keys, two, strict=True)))
+    return nn.ParameterList([members]) if inside else members
 
 
 # By role, names of tensors, or of what contains them.

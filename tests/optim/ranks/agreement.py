@@ -19,7 +19,7 @@ from autowarm import LMO, Lion, Muon
 from autowarm.optim import Together
 from autowarm.optim.ranks import agreement
 from autowarm.optim.step import nonfinite, outliers
-from tests.optim.ranks.checks import TOLERANCE, Cases, apart, drawn, error_of, held, on_ranks
+from tests.optim.ranks.checks import TOLERANCE, Cases, apart, drawn, error_of, local_part, on_ranks
 
 WHERE = ("host", "device")
 
@@ -71,7 +71,7 @@ def sparse(p: Any) -> None:
 
 
 def not_finite(p: Any) -> None:
-    if (local := held(p.grad)).numel():
+    if (local := local_part(p.grad)).numel():
         local.view(-1)[-1] = math.nan
 
 
@@ -122,14 +122,14 @@ def differing(
         give(model, seed, put)
         optimizer.step()
     # Without messages: those of ranks that failed alike would be sent all the same.
-    was = [held(p).clone() for p in model.parameters()]
+    was = [local_part(p).clone() for p in model.parameters()]
     give(model, 7, put)
     spoil()
     errors = [error_of(optimizer.step)]
     for p in model.parameters():
         if p.grad is not None and p.grad.is_sparse:
             p.grad = None
-    same = all(torch.equal(a, held(p)) for a, p in zip(was, model.parameters(), strict=True))
+    same = all(torch.equal(a, local_part(p)) for a, p in zip(was, model.parameters(), strict=True))
     give(model, 8, put)
     return [*errors, error_of(optimizer.step)], same
 
@@ -138,7 +138,7 @@ def differing(
 def other_gradients_on_one_rank_are_an_error_on_every_rank_and_nothing_moves(mesh: DeviceMesh) -> Cases:
     ranks = mesh.get_group()
     for name, where, place in CASES:
-        for what, (spoil, said) in DIFFERENCES.items():
+        for what, (spoil, says) in DIFFERENCES.items():
             for before in (0, 1):
                 # The rank that differs sends no matrices, and these ranks would wait for them.
                 if where == "device" and before and name in ("muon", "spectral", "together"):
@@ -153,9 +153,9 @@ def other_gradients_on_one_rank_are_an_error_on_every_rank_and_nothing_moves(mes
                 yield case, same and any(errors[: 1 if where == "host" else 2])
                 if where == "host" and what != "dtype":  # ranks that agree again go on
                     yield case, not errors[1]
-                if where == "host" and said and name in ("muon", "sign"):
-                    own = said.format(TENSORS[place])
-                    yield case, (own if last_of(ranks) else "another says what it lacks") in errors[0]
+                if where == "host" and says and name in ("muon", "sign"):
+                    expected = says.format(TENSORS[place])
+                    yield case, (expected if last_of(ranks) else "another says what it lacks") in errors[0]
 
 
 OTHERS: dict[str, Callable[[], nn.Module]] = {
@@ -242,7 +242,7 @@ def a_flag_reaches_all_ranks_of_nested_groups_and_others_are_refused(mesh: Devic
                 optimizer.step()
         # Every rank made the same updates, so all tensors, which were equal, still are.
         every: list[Any] = [None] * 4
-        dist.all_gather_object(every, [held(p).tolist() for p in params])
+        dist.all_gather_object(every, [local_part(p).tolist() for p in params])
         same = all(content == every[0][0] for one in every for content in one)
         yield (where, spoilt), optimizer.skipped_updates == 1 and same
     for groups in OVERLAPPING:
@@ -269,9 +269,9 @@ def a_rank_that_waits_in_vain_is_told_what_for(mesh: DeviceMesh) -> Cases:
                 give(model, t)  # noqa: B023
                 optimizer.step()  # noqa: B023
 
-        said = error_of(run)
+        says = error_of(run)
         if steps[rank] < max(steps):
-            yield (steps, said), not said
+            yield (steps, says), not says
         else:
             done = f"rank {rank} waited in vain for the other ranks, after {min(steps)} steps of Muon"
-            yield (steps, said), done in said and "drop_last=True" in said
+            yield (steps, says), done in says and "drop_last=True" in says

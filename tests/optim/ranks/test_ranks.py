@@ -18,22 +18,22 @@ from tests.programs import Launcher, results
 
 
 @pytest.fixture(scope="module")
-def made(rank_launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], dict]:
+def outcomes(rank_launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], dict]:
     """By check and number of ranks: how many cases they made, and which of them are wrong on a rank."""
     folder = tmp_path_factory.mktemp("ranks")
     rank_launcher.run_ranks(max(SIZES), [Path(__file__).parent / "program.py", folder])
-    found = {key: {"cases": 0, "wrong": []} for key in CHECKS}
-    for rank, made in enumerate(results(folder, max(SIZES))):
-        for name, size, cases, wrong in made:
-            found[name, size]["cases"] += cases
-            found[name, size]["wrong"] += [f"rank {rank}: {case}" for case in wrong]
-    return found
+    by_check = {key: {"cases": 0, "wrong": []} for key in CHECKS}
+    for rank, outcomes in enumerate(results(folder, max(SIZES))):
+        for name, size, cases, wrong in outcomes:
+            by_check[name, size]["cases"] += cases
+            by_check[name, size]["wrong"] += [f"rank {rank}: {case}" for case in wrong]
+    return by_check
 
 
 @pytest.mark.parametrize(("check", "size"), CHECKS)
-def test_ranks(made: dict, check: str, size: int) -> None:
-    assert made[check, size]["cases"]
-    assert not made[check, size]["wrong"]
+def test_ranks(outcomes: dict, check: str, size: int) -> None:
+    assert outcomes[check, size]["cases"]
+    assert not outcomes[check, size]["wrong"]
 
 
 def test_shared_out_work_is_even_and_whole() -> None:

@@ -19,8 +19,8 @@ class Net(nn.Module):
 
 
 def test_its_rate_and_decay_are_set_by_themselves_where_asked() -> None:
-    own = {"adamw_betas": (0.7, 0.9), "adamw_eps": 1e-3, "adamw_weight_decay": 0.25}
-    shared, opt = Muon.from_model(Net(), lr=0.5), Muon.from_model(Net(), lr=0.5, adamw_lr=0.125, **own)
+    adamw = {"adamw_betas": (0.7, 0.9), "adamw_eps": 1e-3, "adamw_weight_decay": 0.25}
+    shared, opt = Muon.from_model(Net(), lr=0.5), Muon.from_model(Net(), lr=0.5, adamw_lr=0.125, **adamw)
     wanted = [
         {"matrices": (0.5, 0.1), "output heads": (0.5, 0.1), "embeddings and vectors": (0.5, 0.0)},
         {"matrices": (0.5, 0.1), "output heads": (0.125, 0.25), "embeddings": (0.125, 0.25), "vectors": (0.125, 0.0)},
@@ -71,14 +71,14 @@ def lone(dtype: torch.dtype, **options: Any) -> tuple[nn.Parameter, Muon]:
 
 def lengths(p: nn.Parameter, opt: Muon, size: float, steps: int) -> list[float]:
     """Of steps under gradients of about this size."""
-    found = []
+    norms = []
     for seed in range(steps):
         before = p.detach().clone()
         grad = torch.rand(64, generator=torch.Generator().manual_seed(seed)).add(0.5) * size
         p.grad = grad.to(p.dtype)
         opt.step()
-        found.append((p.detach() - before).float().norm().item())
-    return found
+        norms.append((p.detach() - before).float().norm().item())
+    return norms
 
 
 @each("dtype", HALF)
@@ -109,5 +109,5 @@ def test_a_large_finite_gradient_leaves_a_state_that_loads_bit_for_bit(dtype: to
     assert opt.skipped_updates == 0
     other = EVERY[name]([nn.Parameter(p.detach().clone())])
     other.load_state_dict(copy.deepcopy(opt.state_dict()))
-    (there,) = other.state.values()
-    assert all(torch.equal(x, there[name]) and x.dtype == there[name].dtype for name, x in opt.state[p].items())
+    (loaded,) = other.state.values()
+    assert all(torch.equal(x, loaded[name]) and x.dtype == loaded[name].dtype for name, x in opt.state[p].items())

@@ -85,8 +85,8 @@ def test_a_step_keeps_to_its_ball_and_to_no_layout(name: str, dtype: torch.dtype
         moved[layout] = [p.detach().double() for p in params]
     # What an iteration in bfloat16 sees of another order of sums is as large as its own rounding.
     tolerance = max(0.05 if slack(name) > 1 else 0.0, 50 * torch.finfo(dtype).eps)
-    for layout, found in moved.items():
-        torch.testing.assert_close(found, moved["contiguous"], rtol=tolerance, atol=tolerance, msg=layout)
+    for layout, tensors in moved.items():
+        torch.testing.assert_close(tensors, moved["contiguous"], rtol=tolerance, atol=tolerance, msg=layout)
 
 
 @every_optimizer
@@ -139,7 +139,7 @@ def test_what_has_no_step_is_refused_by_name_before_anything_moves(name: str) ->
         make([("w", nn.Parameter(torch.zeros(3, 3, dtype=torch.complex64)))])
     with pytest.raises(ValueError, match=r"a parameter of shape \(3, 3\) is sparse"):
         make([nn.Parameter(torch.zeros(3, 3).to_sparse())])
-    for bad, said in (
+    for bad, words in (
         (torch.ones(3, 3).to_sparse(), r"that of a parameter of shape \(3, 3\) is sparse .*SparseAdam"),
         (torch.ones(3, 3) + 1j, r"that of a parameter of shape \(3, 3\) is complex"),
         (torch.ones(3, 3, dtype=torch.int32), r"is of whole numbers \(torch.int32\): convert it"),
@@ -149,7 +149,7 @@ def test_what_has_no_step_is_refused_by_name_before_anything_moves(name: str) ->
             opt = make(params)
             params[1 - place].grad = torch.ones(3, 3)
             set_gradient(params[place], bad)
-            with unmoved(params), pytest.raises(ValueError, match=said):
+            with unmoved(params), pytest.raises(ValueError, match=words):
                 opt.step()
             assert not opt.state[params[0]]
 

@@ -144,10 +144,12 @@ class Muon(LMO):
         check_blocks(blocks or {}, model, parts)
         chosen = {name: options[name] for name in ("method", "steps", "dtype") if name in options}
         spectral = Spectral(options.get("radius", "match_rms_adamw"), **{"method": "polar-express", **chosen})
-        groups: list[dict[str, Any]] = [
-            {"params": named, "weight_decay": weight_decay, "geometry": geometry, "role": _role(geometry)}
-            for geometry, named in by_reading(parts, parts.matrices + parts.stacks, spectral, blocks).items()
-        ]
+        groups: list[dict[str, Any]] = []
+        for geometry, named in by_reading(parts, parts.matrices + parts.stacks, spectral, blocks).items():
+            role = "expert stacks" if geometry.stacked else "matrices"
+            role += "" if geometry.blocks == 1 else f" in {geometry.blocks} blocks"
+            role += ", kept as (in, out)" if geometry.transposed else ""
+            groups.append({"params": named, "weight_decay": weight_decay, "geometry": geometry, "role": role})
         # The AdamW part: its own rate and decay where asked
         if isinstance(lr, Tensor) and isinstance(adamw_lr, (int, float)):
             adamw_lr = torch.full_like(lr, adamw_lr)
@@ -188,9 +190,3 @@ class Muon(LMO):
                 f"Muon orthogonalises matrices but got tensors of shape {too_flat[:3]}: build it with "
                 "Muon.from_model(model), or give such tensors a group with algorithm='adamw'"
             )
-
-
-def _role(geometry: Spectral) -> str:
-    kind = "expert stacks" if geometry.stacked else "matrices"
-    layout = ", kept as (in, out)" if geometry.transposed else ""
-    return kind + ("" if geometry.blocks == 1 else f" in {geometry.blocks} blocks") + layout

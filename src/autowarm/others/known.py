@@ -50,18 +50,18 @@ def geometry_of(optimizer: Optimizer, *, warn: bool = True) -> Geometry:
     like_adamw = [one for one in others if _keeps_second_moments(one)]
     name = type((like_adamw or others)[0]).__name__
     if like_adamw:
-        taken, why = "sign", f"{name} is no norm-constrained optimizer, and its step has entries of about the same size"
+        kind, why = "sign", f"{name} is no norm-constrained optimizer, and its step has entries of about the same size"
     else:
-        taken, why = "frobenius", f"the geometry of {name} is not known"
+        kind, why = "frobenius", f"the geometry of {name} is not known"
     adam = bool(like_adamw) and named(like_adamw[0], _ADAM)
     if warn and not (adam or name in _warned_of or any(_sets_own_rate(one) for one in others)):
         _warned_of.add(name)
         warnings.warn(
-            f"{why}: its steps are taken as {taken} geometry, which the theory behind the schedule does not cover. "
-            f"Pass calibration={taken!r} to confirm it, or another one if you know better",
+            f"{why}: its steps are taken as {kind} geometry, which the theory behind the schedule does not cover. "
+            f"Pass calibration={kind!r} to confirm it, or another one if you know better",
             stacklevel=frames_of_ours(),
         )
-    return resolve(taken)
+    return resolve(kind)
 
 
 def warn_of_own_rates(optimizer: Optimizer) -> None:

@@ -54,4 +54,5 @@ def placed(p: Tensor, g: Tensor) -> Tensor:
     """
     if type(p) in PLAIN or placements_of(g) == placements_of(p):
         return g
+    # A message: all ranks must have this gradient
     return g.redistribute(p.device_mesh, p.placements)  # type: ignore[attr-defined]

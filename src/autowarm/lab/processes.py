@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -82,19 +82,33 @@ def context(loads: Sequence[str] = ()) -> BaseContext:
             os.environ["PYTHONWARNINGS"] = given
     if gpus() or sys.platform != "linux":
         return multiprocessing.get_context("spawn")
-    forkserver = multiprocessing.get_context("forkserver")
     forkserver.set_forkserver_preload([_SERVER, *loads])
-    return forkserver
+    return multiprocessing.get_context("forkserver")
 
 
 @contextmanager
-def starting() -> Iterator[None]:
-    """Submit to a pool within this context: its processes do not import the caller's script, which needs no guard."""
+def starting(new: BaseContext) -> Iterator[None]:
+    """Submit to a pool within this context: its processes do not import the caller's script, which needs no guard.
+
+    They begin with SIGINT blocked, until `leave_ctrl_c_to_parent`: a terminal sends it to all of them, and it would end
+    those whose Python still starts. Meanwhile this process's own waits. Forks of the server have what that has.
+    """
     main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
+        if new.get_start_method() == "forkserver":
+            forkserver.ensure_running()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # a fork waits for what the server loads, for seconds
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         sys.modules["__main__"] = main
+
+
+def leave_ctrl_c_to_parent() -> None:
+    """In a new process: ignore SIGINT, which the parent alone handles."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def follow_parent() -> None:

@@ -10,7 +10,6 @@ import math
 import multiprocessing
 import os
 import queue
-import signal
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +24,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ..errors import BrokenTask, LabError
 from ..files import Busy, claim, write_atomically
-from ..processes import LOST, Interrupted, Stop, context, follow_parent, gpus, room, starting
+from ..processes import (
+    LOST,
+    Interrupted,
+    Stop,
+    context,
+    follow_parent,
+    gpus,
+    leave_ctrl_c_to_parent,
+    room,
+    starting,
+)
 from .display import Display
 
 if TYPE_CHECKING:
@@ -92,7 +101,7 @@ def run_jobs(
     with Stop() as asked, asked.gently():
         pool = ProcessPoolExecutor(workers, mp_context=new, initializer=_start_worker, initargs=given)
         try:
-            with starting():
+            with starting(new):
                 pending = {pool.submit(_work, job): job.name for job in jobs}
             return follow(pending, lambda: _drain(events), asked, display, on_row)
         except LOST:
@@ -175,7 +184,7 @@ _stop: Any = None
 def _start_worker(events: Any, stop: Any, turns: Any, environment: Mapping[str, str]) -> None:
     global _events, _stop
     _events, _stop = events, stop
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, but only the parent handles it
+    leave_ctrl_c_to_parent()
     follow_parent()
     os.environ.clear()  # a fork has the server's, which may be older
     os.environ.update(environment)

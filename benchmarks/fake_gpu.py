@@ -22,16 +22,7 @@ from autowarm.lab.analysis.markdown import comma_separated
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "optim"))
 
-from fake_device import (
-    LLAMA_1B,
-    LLAMA_8B,
-    LLAMA_124M,
-    eight_ranks,
-    fake_parameters,
-    fake_shards,
-    standing_in,
-    watched,
-)
+from fake_device import LLAMA_1B, LLAMA_8B, LLAMA_124M, eight_ranks, fake_parameters, fake_shards, standing_in, watched
 
 SIZES = {"124M": LLAMA_124M, "1B": LLAMA_1B, "8B": LLAMA_8B}
 TABLE = Path(__file__).parents[1] / "docs" / "data" / "tables" / "step-counts.csv"

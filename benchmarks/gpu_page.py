@@ -55,27 +55,14 @@ def _llama(results: dict[str, Any]) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def _compare(results: dict[str, Any]) -> list[list[str]]:
-    """Every optimizer's runs together, the best first."""
-    runs = [(name, of) for name, of in results.items() if name != "steps"]
-    order = list(dict.fromkeys(name.split()[0] for name, _ in runs))
-    runs.sort(key=lambda run: (order.index(run[0].split()[0]), run[1]["val_loss"]))
-    return [
-        [name.replace(" %", "%"), str(results["steps"]), _number(of["warmup_steps"]), _number(of["val_loss"], 4),
-         _number(of["train_loss"], 4), of["ended_by"] or "–"]
-        for name, of in runs
-    ]  # fmt: skip
-
-
-def _number(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else str(value) if isinstance(value, int) else f"{value:.{digits}g}"
+def _number(value: float | None) -> str:
+    return "–" if value is None else str(value) if isinstance(value, int) else f"{value:.3g}"
 
 
 SECTIONS: dict[str, tuple[list[str], Rows]] = {
     "tests": (["test", "passed", "failed", "skipped"], _tests),
     "steps": (["step", "ms", "× faster", "of these the host's", "launches", "temporaries, GB"], _steps),
     "llama": (["LLaMA-124M", "tokens a second", "MFU, %", "ms a step", "peak, GB"], _llama),
-    "compare": (["run", "updates", "warm-up", "validation loss", "training loss", "ended by"], _compare),
 }
 
 

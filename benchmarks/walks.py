@@ -57,11 +57,6 @@ def walk(act: Callable[[], Any], root: str = ROOT) -> tuple[list[Place], list[st
     return met, files
 
 
-def counts(met: list[Place], files: list[str]) -> tuple[int, int, int]:
-    """Calls, files, and returns to a file already left."""
-    return len(met), len(set(files)), len(files) - len(set(files))
-
-
 def a_loss(tensor: bool) -> Callable[[], Any]:
     """``sched.step(loss)`` in the middle of a warm-up."""
     weight = torch.nn.Parameter(torch.zeros(4, 4))
@@ -120,18 +115,18 @@ def a_config() -> tuple[list[Place], list[str]]:
             if not rooms or rooms[-1] != file.split("/")[0]:
                 rooms.append(file.split("/")[0])
 
-    def here(jobs: Sequence[Job], *_: Any) -> dict[str, str]:
+    def run_jobs(jobs: Sequence[Job], *_: Any) -> dict[str, str]:
         for job in jobs:
             perform(job, lambda event: None, lambda: False)
         return {}
 
     words = {"config": "smoke", "run.steps": "1", "rates": "{muon: [0.01]}", "schedules": "[adaptive]", "seeds": "[0]"}
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(engine, "run_jobs", here):
-        given = [part for key, value in words.items() for part in (f"--{key}", value)]
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(engine, "run_jobs", run_jobs):
+        options = [f"--{key}={value}" for key, value in words.items()]
         sys.setprofile(note)
         try:
             with redirect_stdout(io.StringIO()):
-                commands.main(["compare", *given, "--out", folder])
+                commands.main(["compare", *options, "--out", folder])
         finally:
             sys.setprofile(None)
     return met, rooms
@@ -143,7 +138,8 @@ def main() -> None:
     wanted = sys.argv[1:]
     for name, act in walks.items():
         met, files = walk(act)
-        print(f"{name:<16} {'{} calls, {} files, {} returns'.format(*counts(met, files))}")
+        distinct = len(set(files))
+        print(f"{name:<16} {len(met)} calls, {distinct} files, {len(files) - distinct} returns")
         if name in wanted:
             print("\n".join(f"    {file}:{function}" for file, function in met))
     met, rooms = a_config()

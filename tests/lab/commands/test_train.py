@@ -117,21 +117,6 @@ def test_a_dry_run_reads_the_shards_and_names_what_is_not_the_papers(
     assert "model.seq_len 8 instead of 512 (Table main_hyperparams)" in text
 
 
-def test_a_dry_run_says_of_a_small_task_what_it_can(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--task", "mlp", "--dry-run"]) == 0
-    assert "each of the task's own batch" in capsys.readouterr().out
-    assert main(["train", "--model.name", "swin", "--model.width", "24", "--model.heads", "2", "--dry-run"]) == 0
-    assert "images       6,400; digits" in capsys.readouterr().out
-
-
-def test_a_dry_run_refuses_a_batch_that_ranks_cannot_share(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    assert main(["train", "--dry-run"]) == 2
-    assert "batch_size 16 must be a multiple of ranks × engine.accumulate = 3 × 1" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("name", ["WORLD_SIZE", "RANK", "LOCAL_RANK"])
 def test_a_variable_of_torchrun_that_is_no_number(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -61,7 +61,7 @@ WRONG: list[tuple[list[str] | str, str]] = [  # words, or a line of them
     ("replay log.csv --max-warmup half", "argument --max-warmup"),
     ("replay log.csv --total-steps 5", "total_steps=5, but the log goes to update 400"),
     ("replay log.csv --run z", "no run has 'z' in its name: 'log.csv'"),
-    ("replay log.csv --figure replay.bmp", "--figure takes a name that ends in .png or .svg"),
+    ("replay log.csv --figure replay.bmp", "replay.bmp cannot be written: its name must end in .png or .svg"),
     (["replay"], "FILE"),
     (["comapre"], "did you mean 'compare'?"),
     (["train", "--out", "gr\udcc3\udcb6\udcc3\udc9fe"], "is no text in the encoding utf-8: set PYTHONUTF8=1"),

@@ -91,14 +91,6 @@ def test_every_epoch_visits_every_sequence_once(count: int, tail: int, rows: int
         assert sorted(first) == list(range(0, 5 * count, 5))
 
 
-def test_epochs_differ_and_depend_on_the_seed() -> None:
-    tokens = np.arange(1001, dtype=np.uint16)
-    first, second = (batch(tokens, 0, step, 100, 10, sampling="epochs") for step in (0, 1))  # an epoch each
-    assert not np.array_equal(first, second)
-    assert not np.array_equal(first, batch(tokens, 1, 0, 100, 10, sampling="epochs"))
-    assert not np.array_equal(first, np.sort(first, axis=0))
-
-
 @pytest.mark.parametrize("sampling", ["random", "epochs"])
 def test_a_resumed_run_reads_the_same_batches(sampling: Sampling) -> None:
     tokens = np.arange(997, dtype=np.uint16)
@@ -167,14 +159,6 @@ def test_it_reads_ahead_but_not_without_bound() -> None:
     assert readers() == 0
 
 
-@pytest.mark.parametrize("steps", [0, 1, 2])
-def test_fewer_steps_than_it_reads_ahead(steps: int) -> None:
-    made = Made()
-    assert len(list(read_ahead(made, range(5, 5 + steps), ahead=3))) == steps
-    assert made.steps == list(range(5, 5 + steps))  # none beyond the last
-    assert readers() == 0
-
-
 def test_an_error_comes_in_its_turn_and_ends_the_thread() -> None:
     def make(step: int) -> int:
         if step == 3:
@@ -187,14 +171,6 @@ def test_an_error_comes_in_its_turn_and_ends_the_thread() -> None:
         next(results)
     assert readers() == 0
     assert next(results, None) is None
-
-
-def test_a_dropped_iterator_ends_its_thread() -> None:
-    results = read_ahead(lambda step: step, range(1000))
-    next(results)
-    assert readers() == 1
-    del results
-    assert readers() == 0
 
 
 def test_batches_are_pinned_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import importlib
 import io
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -89,11 +90,7 @@ def test_it_ends_with_table_figures_results_and_report(finished: tuple[Path, str
 
 @needs_proc
 @pytest.mark.usefixtures("jobs_here")
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGTERM, signal.SIGKILL],
-    ids=lambda number: number.name,
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_broken_off_it_goes_on_to_the_same_bits_and_leaves_no_worker(
     finished: tuple[Path, str], corpus_folder: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -154,17 +151,6 @@ def test_a_second_signal_breaks_off_the_wait_for_the_workers_and_ends_them(
         bystander.join()
 
 
-TINY = """
-import sys, torch
-
-def tiny(on_step):
-    half_of_the_least_normal_number = torch.full((64,), torch.finfo(torch.float32).tiny) / 2
-    return {"val_loss": half_of_the_least_normal_number.sum().item(), "threads": torch.get_num_threads(),
-            "jobs": [name for name in sys.modules if name.endswith("_job")], "diverged": False,
-            "warmup_steps": 0, "seconds": 0.0}
-"""
-
-
 @pytest.mark.skipif(not flushes(), reason="this processor has no such mode")
 def test_a_worker_has_one_thread_takes_denormal_numbers_as_zero_and_has_no_module_of_an_earlier_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -172,7 +158,7 @@ def test_a_worker_has_one_thread_takes_denormal_numbers_as_zero_and_has_no_modul
     monkeypatch.syspath_prepend(tmp_path)
     rows: list[dict[str, Any]] = []
     for name in ("a_tiny_job", "another_job"):
-        (tmp_path / f"{name}.py").write_text(TINY)
+        shutil.copy(Path(__file__).with_name("jobs.py"), tmp_path / f"{name}.py")
         job = Job("tiny", 1, importlib.import_module(name).tiny, tmp_path)
         assert run_jobs([job], 1, Display(), 0, on_row=lambda _, row: rows.append(row)) == {}
     assert [(row["val_loss"], row["threads"]) for row in rows] == [(0.0, 1)] * 2
@@ -197,22 +183,11 @@ def test_a_dead_process_is_an_error_and_not_a_hang(corpus_folder: Path, tmp_path
     assert "Traceback" not in error
 
 
-KILLED = """
-import os, signal, threading
-from autowarm.lab.training.metrics import Progress
-
-def killed(on_step):
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    while True:
-        on_step(Progress(1, 0.0, 0.0))
-"""
-
-
 def test_a_worker_killed_as_it_looks_whether_to_stop_keeps_no_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "a_killed_job.py").write_text(KILLED)
+    shutil.copy(Path(__file__).with_name("jobs.py"), tmp_path / "a_killed_job.py")
     for _ in range(5):  # each time it is at the look for a good part of the time
         with pytest.raises(LabError, match="a worker process died"):
             run_jobs([Job("killed", 1, importlib.import_module("a_killed_job").killed, tmp_path)], 1, Display(), 0)

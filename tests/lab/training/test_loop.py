@@ -13,7 +13,6 @@ from torch import nn
 from autowarm.lab.config import EngineConfig, LabError, OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.files import sha256
 from autowarm.lab.processes import Interrupted
-from autowarm.lab.tasks.models import token_logits
 from autowarm.lab.tasks.own import pack
 from autowarm.lab.training.checkpoint import own_checkpoints
 from autowarm.lab.training.loop import train
@@ -180,25 +179,6 @@ def test_same_seed_same_start_and_batches_whatever_the_schedule(run: RunConfig, 
         train(dataclasses.replace(run, schedule=schedule), tmp_path / kind)
         losses.add(read_metrics(tmp_path / kind)[0]["loss"])
     assert len(losses) == 1
-
-
-def test_pieces_bound_the_memory_of_training_and_of_evaluation(
-    run: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[int] = []
-
-    def watched(model: Any, tokens: torch.Tensor) -> Any:
-        seen.append(len(tokens))
-        return token_logits(model, tokens)
-
-    monkeypatch.setattr("autowarm.lab.tasks.corpora.token_logits", watched)
-    whole = train(run, tmp_path / "whole")
-    assert set(seen) == {run.batch_size}
-    seen.clear()
-    cut = dataclasses.replace(run, engine=dataclasses.replace(run.engine, accumulate=2))
-    pieces = train(cut, tmp_path / "pieces")
-    assert set(seen) == {run.batch_size // 2}
-    assert pieces["val_loss"] == pytest.approx(whole["val_loss"], rel=1e-3)
 
 
 def test_pieces_of_unequal_size_change_a_small_task_by_rounding_only(tmp_path: Path) -> None:

@@ -63,15 +63,6 @@ def test_steps_in_double_precision_are_those_of_one_process(folder: Path, way: s
 
 @pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ROUNDED)
-def test_single_precision_curves_differ_by_less_than_seeds_do(folder: Path, way: str, name: str) -> None:
-    name = f"{name} float32"
-    alone, here, noise = (curve(folder / which / name) for which in ("alone", way, "noise"))
-    assert (alone - here).abs().mean() < 0.5 * (alone - noise).abs().mean()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("way", WAYS)
 def test_ranks_go_on_to_the_bit_and_stop_together(folder: Path, way: str) -> None:
     assert torch.equal(curve(folder / way / "straight"), curve(folder / way / "broken"))
     weights = [(folder / way / name / "model.safetensors").read_bytes() for name in ("straight", "broken")]

@@ -6,7 +6,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, distribute_tensor
 
 from autowarm.lab.training.sharpness import lanczos, sharpness
-from tests.optim.makers import peak_bytes
 
 
 def symmetric(values, seed=0):
@@ -43,13 +42,6 @@ def test_lanczos_finds_the_largest_eigenvalue_not_the_largest_in_size(A, largest
     assert residual <= most
 
 
-def test_the_residual_bounds_the_error_of_an_early_stop():
-    values = torch.linspace(0, 1, 300, dtype=torch.float64)
-    found, residual = lanczos(lambda v: values * v, torch.ones(300, dtype=torch.float64), iterations=6)
-    assert 0 < (values - found).abs().amin() <= residual
-    assert found <= 1 + 1e-12
-
-
 def test_reorthogonalisation_keeps_copies_out():
     """Without it Lanczos in float32 loses its basis long before 80 products."""
     values = torch.cat([torch.tensor([100.0]), torch.linspace(0, 1, 199)])
@@ -63,15 +55,6 @@ def test_reorthogonalisation_keeps_copies_out():
     V = torch.stack(products)
     assert (V @ V.T - torch.eye(len(V))).abs().amax() < 1e-4
     assert found == pytest.approx(100.0, rel=1e-5)
-
-
-def test_no_more_vectors_are_held_than_are_asked_for():
-    size, products = 10_000, 40
-    values = torch.linspace(0, 1, size)
-    peak = peak_bytes(
-        lambda: lanczos(lambda v: values * v, torch.ones(size), iterations=products, tolerance=0.0, vectors=8)
-    )
-    assert 8 * 4 * size < peak < 16 * 4 * size  # the basis, a product, and what restarting takes
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -112,8 +95,7 @@ def test_attention_has_a_second_derivative():
 
 
 @pytest.mark.parametrize(
-    ("start", "options", "message"),
-    [(1.0, {"iterations": 0}, "iterations"), (0.0, {}, "finite and not zero")],
+    ("start", "options", "message"), [(1.0, {"iterations": 0}, "iterations"), (0.0, {}, "finite and not zero")]
 )
 def test_bad_input(start, options, message):
     with pytest.raises(ValueError, match=message):

@@ -74,8 +74,6 @@ def watched_run(config: RunConfig, folder: Path) -> None:
 def alone(folder: Path, base: RunConfig) -> None:
     for name, config in runs(base).items():
         watched_run(config, folder / "alone" / name)
-        if "float32" in name:  # how much seeds matter
-            train(dataclasses.replace(config, seed=1), folder / "noise" / name)
 
 
 def together(folder: Path, base: RunConfig) -> None:

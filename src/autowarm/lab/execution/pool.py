@@ -12,29 +12,20 @@ import os
 import queue
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from ctypes import c_bool
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ..errors import BrokenTask, LabError
 from ..files import Busy, claim, write_atomically
-from ..processes import (
-    LOST,
-    Interrupted,
-    Stop,
-    context,
-    follow_parent,
-    gpus,
-    leave_ctrl_c_to_parent,
-    room,
-    starting,
-)
+from ..processes import LOST, Interrupted, Stop, context, follow_parent, gpus, room, starting
 from .display import Display
 
 if TYPE_CHECKING:
@@ -77,29 +68,22 @@ class Event(NamedTuple):
 def run_jobs(
     jobs: Sequence[Job], workers: int | None, display: Display, done: int, on_row: OnRow | None = None
 ) -> dict[str, str]:
-    """Do every job; return the messages of those that failed.
+    """Do every job; return the messages of those that failed. LabError if a worker died.
 
     ``workers`` processes run in parallel; None is one per GPU, or without a GPU as many as `room` allows. If
     there are more workers than GPUs, they share the GPUs. ``done`` runs were finished before; ``on_row`` is told each
     result at once.
-
-    Raises:
-        LabError: a worker died; finished runs are kept.
-        Interrupted: after the workers have stopped at a step boundary with a checkpoint.
     """
     devices = gpus()
     workers = min(workers or len(devices) or room(), len(jobs))
     display.begin([(job.name, job.steps) for job in jobs], done=done, workers=workers)
-    others = set(multiprocessing.active_children())  # the caller's own processes
     new = context(sorted({name for job in jobs for name in job.loads}))
     events: Any = new.Queue()
     turns: Any = new.Queue()
     for index in range(workers):
         turns.put(devices[index % len(devices)] if devices else "")
     stop = new.RawValue(c_bool, False)  # without a lock, which a worker that is killed as it looks would keep for ever
-    given = events, stop, turns, dict(os.environ)
-    with Stop() as asked, asked.gently():
-        pool = ProcessPoolExecutor(workers, mp_context=new, initializer=_start_worker, initargs=given)
+    with Stop() as asked, asked.gently(), _workers(workers, new, (events, stop, turns, dict(os.environ))) as pool:
         try:
             with starting(new):
                 pending = {pool.submit(_work, job): job.name for job in jobs}
@@ -110,20 +94,23 @@ def run_jobs(
                 f"a worker process died while {workers} were at work (out of memory, or killed from outside). Finished "
                 "runs are kept: the same command continues from here; --workers 1 needs less memory"
             ) from None
-        finally:
-            stop.value = True  # workers stop at the next step and leave a checkpoint
-            _end(pool, others)
 
 
-def _end(pool: ProcessPoolExecutor, others: Collection[object]) -> None:
-    """Wait for the workers of a pool; a second signal breaks off the wait and ends them."""
+@contextmanager
+def _workers(count: int, new: BaseContext, given: tuple[Any, ...]) -> Iterator[ProcessPoolExecutor]:
+    """A pool whose workers stop at the next step when the block ends, and save; a second signal kills them."""
+    others = set(multiprocessing.active_children())  # the caller's
+    pool = ProcessPoolExecutor(count, mp_context=new, initializer=_start_worker, initargs=given)
     try:
-        pool.shutdown(wait=True, cancel_futures=True)
-    except (Interrupted, KeyboardInterrupt):
-        for worker in multiprocessing.active_children():
-            if worker not in others:
+        yield pool
+    finally:
+        given[1].value = True
+        try:
+            pool.shutdown(wait=True, cancel_futures=True)
+        except (Interrupted, KeyboardInterrupt):
+            for worker in set(multiprocessing.active_children()) - others:
                 worker.kill()
-        raise
+            raise
 
 
 def message_of(error: Exception) -> str:
@@ -184,7 +171,6 @@ _stop: Any = None
 def _start_worker(events: Any, stop: Any, turns: Any, environment: Mapping[str, str]) -> None:
     global _events, _stop
     _events, _stop = events, stop
-    leave_ctrl_c_to_parent()
     follow_parent()
     os.environ.clear()  # a fork has the server's, which may be older
     os.environ.update(environment)
@@ -195,16 +181,13 @@ def _start_worker(events: Any, stop: Any, turns: Any, environment: Mapping[str, 
 
 
 def set_up() -> None:
-    """Set a worker's environment, use one thread, and take numbers too small for full precision (denormals) as 0.
-
-    Under weight decay, the weights of a unit that gets no gradient shrink to such numbers, and some processors multiply
-    them many times more slowly than others.
-    """
+    """Set a worker's environment, and use one thread."""
     os.environ.update(_ENVIRONMENT)
 
     import torch
 
     torch.set_num_threads(1)
+    # Without a gradient, weight decay shrinks weights to denormals, which some processors multiply many times slower.
     torch.set_flush_denormal(True)
 
 

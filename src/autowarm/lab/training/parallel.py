@@ -19,15 +19,8 @@ from ..config import EngineConfig, LabError, UsageError, differences
 _T = TypeVar("_T")
 
 # Peak rates of dense bfloat16 products, in operations per second, from the makers' data sheets.
-PEAK_FLOPS = {
-    "A100": 312e12,
-    "H100": 989e12,
-    "H200": 989e12,
-    "GH200": 989e12,
-    "B200": 2250e12,
-    "L40S": 362e12,
-    "L4": 121e12,
-}
+PEAK_FLOPS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "GH200": 989e12, "B200": 2250e12, "L40S": 362e12,
+              "L4": 121e12}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,11 +38,10 @@ class Ranks:
 
     def rows(self, batch_size: int, accumulate: int) -> slice:
         """Return this rank's rows of a global batch; UsageError if it cannot be split evenly."""
-        if batch_size % (self.world * accumulate):
-            raise UsageError(
-                f"batch_size {batch_size} must be a multiple of ranks × engine.accumulate = {self.world} × {accumulate}"
-            )
-        share = batch_size // self.world
+        share, surplus = divmod(batch_size, self.world)
+        if surplus or share % accumulate:
+            factors = f"{self.world} × {accumulate}"
+            raise UsageError(f"batch_size {batch_size} must be a multiple of ranks × engine.accumulate = {factors}")
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def agree(self, who: Mapping[str, Any]) -> None:

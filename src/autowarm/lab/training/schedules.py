@@ -24,13 +24,9 @@ _WSD_WARMUP, _WSD_DECAY = 0.1, 0.2  # shares of the run
 
 
 def hand_set(
-    step: int,
-    warmup_steps: int,
-    total_steps: int,
-    div: float | None = None,
-    warmup: str = "linear",
+    step: int, warmup_steps: int, total_steps: int, div: float | None = None, warmup: str = "linear",
     decay: str = "cosine",
-) -> float:
+) -> float:  # fmt: skip
     """The hand-set baseline as a share of the peak rate, for the update with index ``step`` from 0.
 
     Args:
@@ -61,8 +57,6 @@ def authors_peak_gap(
     decay: str = "cosine",
 ) -> float:  # fmt: skip
     """Return the Δ' that the script of the paper's authors chooses, whose quadrature stops too early.
-
-    The arguments are those of `autowarm.schedule.calibrate`; here lr matters, too.
 
     It integrates eq. 10 (constr_3), in units of lr², to an absolute tolerance larger than the integral. So an estimate
     from 21 nodes stays, and what it sees of the spike in the weight depends on where a candidate lies between two.
@@ -144,13 +138,9 @@ def linear(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRSchedu
 
 
 def untuned(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRScheduler:
-    """Untuned linear warm-up (Ma & Yarats 2021) over a cosine.
+    """Untuned linear warm-up (Ma & Yarats 2021), which scales down a cosine from the first update.
 
-    The warm-up is as long as Adam's second moments take to settle, 2/(1 − β2) updates; nothing is chosen. The cosine
-    runs from the first update, and the warm-up scales it down.
-
-    Raises:
-        ValueError: the optimizer keeps no second moments; Lion's second β is of its momentum.
+    It is as long as Adam's second moments take to settle, 2/(1 − β2) updates. Lion's second β is of its momentum.
     """
     match optimizer.defaults:
         case {"betas": (_, beta2), "eps": _} if beta2 < 1:

@@ -10,13 +10,9 @@ from autowarm._torch.modes import autocast_off
 
 
 def lanczos(
-    product: Callable[[Tensor], Tensor],
-    start: Tensor,
-    *,
-    iterations: int = 50,
-    tolerance: float = 1e-4,
+    product: Callable[[Tensor], Tensor], start: Tensor, *, iterations: int = 50, tolerance: float = 1e-4,
     vectors: int = 12,
-) -> tuple[float, float]:
+) -> tuple[float, float]:  # fmt: skip
     """A symmetric operator's largest Ritz value and its residual: some eigenvalue lies as near, and none is smaller.
 
     Full reorthogonalisation; after ``vectors`` iterations the basis restarts from its leading quarter of Ritz vectors.
@@ -63,13 +59,7 @@ def lanczos(
 
 
 def sharpness(
-    loss: Callable[[], Tensor],
-    params: Sequence[Tensor],
-    *,
-    iterations: int = 50,
-    tolerance: float = 1e-3,
-    dtype: torch.dtype | None = None,
-    seed: int = 0,
+    loss: Callable[[], Tensor], params: Sequence[Tensor], *, iterations: int = 50, tolerance: float = 1e-3
 ) -> float:
     """Compute λ_max(∇²f), the curvature of the worst direction in ℓ2, in units of loss per squared parameter.
 
@@ -82,9 +72,6 @@ def sharpness(
         params: the tensors x of f(x). Models distributed over processes are not supported.
         iterations: the most products to compute.
         tolerance: of the residual, as a share; the eigenvalue is much more accurate.
-        dtype: dtype of the recurrence; None for the parameters'. torch.float64 helps only if the products are that
-            exact.
-        seed: seed of the start vector.
 
     Raises:
         TypeError: the loss is no tensor.
@@ -98,12 +85,9 @@ def sharpness(
         6.0
     """
     params = list(params)
-    for p in params:
-        if hasattr(p, "placements"):
-            raise ValueError(
-                f"sharpness needs plain tensors, but one of shape {tuple(p.shape)} is a DTensor: measure "
-                "a copy of the model that is not distributed"
-            )
+    if sharded := [p for p in params if hasattr(p, "placements")]:
+        raise ValueError(f"sharpness needs plain tensors, but one of shape {tuple(sharded[0].shape)} is a DTensor: "
+                         "measure a copy of the model that is not distributed")  # fmt: skip
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         value = loss()
         if not isinstance(value, Tensor):
@@ -117,16 +101,14 @@ def sharpness(
     if not curved:
         return 0.0
     sizes = [p.numel() for p in params]
-    wide = dtype or gradients[0].dtype
-    generator = torch.Generator("cpu").manual_seed(seed)
-    start = torch.randn(sum(sizes), generator=generator, dtype=torch.float64, device="cpu")
+    generator = torch.Generator("cpu").manual_seed(0)
+    start = torch.randn(sum(sizes), generator=generator, dtype=torch.float64, device="cpu").to(gradients[0])
 
     def product(v: Tensor) -> Tensor:
         pairs = zip(v.split(sizes), gradients, strict=True)
         along = [part.view_as(g).to(g.dtype) for part, g in pairs if g.requires_grad]
         with autocast_off():
             parts = torch.autograd.grad(curved, params, along, retain_graph=True, materialize_grads=True)
-            return torch.cat([part.reshape(-1) for part in parts]).to(wide)
+            return torch.cat([part.reshape(-1) for part in parts])
 
-    start = start.to(gradients[0].device, wide)
     return lanczos(product, start, iterations=iterations, tolerance=tolerance)[0]

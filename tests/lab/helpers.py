@@ -106,17 +106,13 @@ def trained(steps: int, seed: int = 0) -> tuple[torch.nn.Module, Muon]:
 
 def numbers(result: dict[str, Any]) -> dict[str, Any]:
     """What must not depend on how often a run was interrupted."""
-    return {
-        key: value
-        for key, value in result.items()
-        if key not in ("seconds", "eval_seconds", "tokens_per_second", "files")
-    }
+    timed = ("seconds", "eval_seconds", "tokens_per_second", "files")
+    return {name: value for name, value in result.items() if name not in timed}
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:
     """What a run has logged, but for the times."""
-    timed = ("seconds", "eval_seconds", "tokens_per_second")
-    return [{name: value for name, value in row.items() if name not in timed} for row in read_metrics(folder)]
+    return [numbers(row) for row in read_metrics(folder)]
 
 
 def stop_at(step: int) -> Callable[[Progress], bool]:

@@ -28,7 +28,6 @@ MANY = {"cpu.max": "max 100000", "memory.max": "max", "memory.current": str(GB)}
         (100, {}, 16),  # no container: the cores
         (1, {}, 2),  # its memory
         (0.01, {}, 1),  # never none
-        (100, {"": MANY}, 16),
         (100, {"": {"cpu.max": "250000 100000"}}, 2),
         (100, {"": {"cpu.max": "50000 100000"}}, 1),
         (100, {"": {"cpu.max": "no number"}}, 16),
@@ -36,7 +35,6 @@ MANY = {"cpu.max": "max 100000", "memory.max": "max", "memory.current": str(GB)}
         (100, {"": {"memory.max": str(3 * GB), "memory.current": str(3 * GB), "memory.stat": READ}}, 5),
         (1, {"": {"memory.max": str(9 * GB), "memory.current": "0"}}, 2),
         (100, {"pod": {"cpu.max": "400000 100000"}, "pod/us": MANY}, 4),  # the group around ours
-        (100, {"pod": MANY, "pod/us": {"cpu.max": "300000 100000"}}, 3),
         (100, {"pod/others": {"cpu.max": "100000 100000"}, "pod/us": MANY}, 16),
     ],
 )  # fmt: skip

@@ -118,15 +118,11 @@ def follow_parent() -> None:
 
 
 class Interrupted(Exception):
-    """The run was asked to stop. Its checkpoint holds its progress.
-
-    Attributes:
-        signal: the signal that asked, for the exit status 128 + signal; SIGINT if the caller asked.
-    """
+    """The run was asked to stop. Its checkpoint holds its progress."""
 
     def __init__(self, message: str, number: int = signal.SIGINT) -> None:
         super().__init__(message)
-        self.signal = number
+        self.signal = number  # for the exit status 128 + signal; SIGINT if the caller asked
 
 
 class Stop:
@@ -135,13 +131,10 @@ class Stop:
     Inside `gently`, the first signal is acknowledged at once and kept for the loop, which saves a checkpoint and stops
     at the next step. Elsewhere it ends the program with `Interrupted`; nothing is lost, because files are replaced
     whole. A second one does what it does without this class, except in ranks of `torchrun`, which repeats signals.
-
-    Attributes:
-        asked: the signal that came, or None.
     """
 
     def __init__(self) -> None:
-        self.asked: int | None = None
+        self.asked: int | None = None  # the signal that came
         self._gentle = False
         self._before: dict[int, Any] = {}
 

@@ -27,12 +27,6 @@ def test_a_plot_marks_the_end_of_each_warm_up_and_thins_long_lines() -> None:
     assert all(0 < y <= 1 for line in below.lines[:1] for y in line.get_ydata())
 
 
-def test_without_rates_the_plot_has_one_reading() -> None:
-    above, below = replay((STEPS[:500], LOSSES[:500])).plot()
-    assert len(above.lines) == 2
-    assert len(below.lines) == 1
-
-
 def test_the_page_escapes_a_runs_name() -> None:
     log = make_log("<script>alert(1)</script> $x$", STEPS[:500], LOSSES[:500])
     page = shown.html([replay(log)])

@@ -42,14 +42,12 @@ def test_a_row_for_each_run_and_each_note_once(capsys: pytest.CaptureFixture[str
 
 def test_json_holds_both_readings(capsys: pytest.CaptureFixture[str]) -> None:
     [whole, sparse] = json.loads(said(capsys, "whole.csv", "sparse.txt", "--json"))
-    found = logs.replay("whole.csv")
+    read = logs.replay("whole.csv")
+    recorded, looped = ({"warmup_steps": one.warmup_steps, "share": one.warmup_share, "ended_by": one.ended_by}
+                        for one in (read.recorded, read.reading))  # fmt: skip
     assert whole == {
-        "name": "whole.csv", "total_steps": T, "used_warmup": 50, "used_at_most": False,
-        "interpolated": False, "notes": [], "read_as": found.log.chosen, "answer": found.answer,
-        "recorded": {"warmup_steps": found.recorded.warmup_steps, "share": found.recorded.warmup_share,
-                     "ended_by": found.recorded.ended_by},
-        "closed_loop": {"warmup_steps": found.warmup_steps, "share": found.reading.warmup_share,
-                        "ended_by": found.ended_by},
+        "name": "whole.csv", "total_steps": T, "used_warmup": 50, "used_at_most": False, "interpolated": False,
+        "notes": [], "read_as": read.log.chosen, "answer": read.answer, "recorded": recorded, "closed_loop": looped,
     }  # fmt: skip
     assert (sparse["closed_loop"], sparse["interpolated"]) == (None, True)
 
@@ -77,8 +75,3 @@ def test_a_figure_and_a_page_are_written_and_the_page_needs_nothing_else(
     assert "http" not in page.replace("http-equiv", "")
     for name in ("whole.csv", "two.csv: a", "two.csv: b", "50 (12.5%)"):
         assert name in page
-
-
-def test_a_missing_log_is_no_wrong_word(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", "missing.csv"]) == 1
-    assert capsys.readouterr().err.startswith("autowarm: missing.csv: No such file")

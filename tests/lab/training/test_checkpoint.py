@@ -6,11 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from autowarm.lab.config import LabError
 from autowarm.lab.files import claim
-from autowarm.lab.tasks.models import save_weights
 from autowarm.lab.training.checkpoint import SCHEMA, Checkpoints
 
 from ..helpers import ALONE, contents, trained
@@ -82,14 +80,6 @@ def test_extra_state_that_could_not_be_loaded_again_is_refused_at_once(tmp_path:
     with pytest.raises(LabError, match=r"0\._extra_state: a checkpoint cannot hold .* Let it return tensors"):
         Checkpoints(tmp_path, ALONE).save(1, model, torch.optim.AdamW(model.parameters()), {})
     assert not list(tmp_path.iterdir())
-
-
-def test_weights_beside_extra_state_may_have_any_layout(tmp_path: Path) -> None:
-    last = torch.nn.Conv2d(2, 2, 2).to(memory_format=torch.channels_last)
-    save_weights(torch.nn.Sequential(Counting(2, 2), last), tmp_path)
-    saved = load_file(tmp_path / "model.safetensors")
-    assert saved.keys() == {"0.weight", "0.bias", "1.weight", "1.bias"}
-    assert torch.equal(saved["1.weight"], last.weight)
 
 
 def test_only_the_newest_are_kept_and_a_crash_leaves_nothing_that_counts(tmp_path: Path) -> None:

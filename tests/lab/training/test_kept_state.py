@@ -25,7 +25,7 @@ class Keeps(nn.Module):
         self.register_buffer("passes", torch.zeros((), dtype=torch.long))
         self.inner = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
         if kind != "late":
-            self.register_buffer("count", first, persistent)
+            self.register_buffer("count", None if first is None else first.clone(), persistent)
 
     def forward(self, x: Tensor) -> Tensor:
         self.passes += self.training

@@ -101,11 +101,6 @@ def test_a_run_that_diverges_keeps_its_checkpoints_and_no_broken_weights(
         poisoned(Poisoned(broken), tmp_path, lr=0.005)
 
 
-def test_a_run_that_diverges_before_its_first_checkpoint_leaves_no_weights(tmp_path: Path) -> None:
-    assert poisoned(Poisoned(5), tmp_path)["diverged"]
-    assert not (tmp_path / "model.safetensors").exists()
-
-
 @pytest.mark.parametrize(("kind", "options"), [("linear", {}), ("adaptive", {}), ("adaptive", {"recover": True})])
 def test_a_run_that_goes_on_elsewhere_at_half_the_rate_can_be_interrupted(
     kind: str, options: dict[str, Any], tmp_path: Path

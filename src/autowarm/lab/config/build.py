@@ -37,17 +37,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(
-    argv: Sequence[str],
-    config_class: type[_Config],
-    command: str,
-    about: str,
-    *,
-    preset: str | None = None,
-    defaults: Mapping[str, Any] | None = None,
-    positional: str | None = None,
-    also: Mapping[str, str] | None = None,
+    argv: Sequence[str], config_class: type[_Config], command: str, about: str, *, preset: str | None = None,
+    defaults: Mapping[str, Any] | None = None, positional: str | None = None, also: Mapping[str, str] | None = None,
     own: str | None = None,
-) -> _Config:
+) -> _Config:  # fmt: skip
     """Build a config from the words after a command, whose name is also the folder of its presets.
 
     Args:
@@ -56,9 +49,6 @@ def parse(
         positional: the key that the first word sets if it is not an option.
         also: the command's other options, which are not keys, and their help texts.
         own: the key of a user's task, which `defaults` name; a file or a word may name none.
-
-    Raises:
-        UsageError: a key or a value is wrong. The message is one line and names the nearest key.
     """
     usage = f"usage: autowarm {command} {f'[{positional.upper()}] ' if positional else ''}[--KEY VALUE ...]"
     if positional and argv and not argv[0].startswith("-"):
@@ -157,14 +147,12 @@ def converted(flat: Mapping[str, Any], config_class: type, source: str) -> Any:
 
 def _wanted(kind: Any) -> str:
     """Say in words what a key of this type takes."""
-    origin, inner = get_origin(kind), get_args(kind)
-    if kind in _KINDS:
-        return _KINDS[kind]
-    if origin is Literal:
+    inner = get_args(kind)
+    if kind in _KINDS or dataclasses.is_dataclass(kind):
+        return _KINDS.get(kind, "keys and values")
+    if get_origin(kind) is Literal:
         return f"one of {', '.join(inner)}"
-    if dataclasses.is_dataclass(kind):
-        return "keys and values"
-    return f"keys, each with {_wanted(inner[1])}" if origin is dict else either(map(_wanted, inner))
+    return f"keys, each with {_wanted(inner[1])}" if get_origin(kind) is dict else either(map(_wanted, inner))
 
 
 def _short(value: Any) -> str:
@@ -351,9 +339,9 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     tree: dict[str, Any] = {}
     for key, value in values.items():
-        for part in reversed(str(key).split(".")[1:]):
+        for part in reversed(str(key).split(".")):
             value = {part: value}
-        tree = merged(tree, {str(key).split(".")[0]: value})
+        tree = merged(tree, value)
     return tree
 
 

@@ -69,16 +69,15 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
 @contextmanager
 def evaluating(optimizer: Any) -> Iterator[None]:
     """Switch to the optimizer's weights for evaluation, and afterwards back to those for training."""
-    averages = hasattr(optimizer, "eval") and hasattr(optimizer, "train")
-    before: list[tuple[torch.Tensor, torch.Tensor]] = []
-    if averages:
-        before = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]
-        optimizer.eval()
+    if not (hasattr(optimizer, "eval") and hasattr(optimizer, "train")):
+        yield
+        return
+    before = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]
+    optimizer.eval()
     try:
         yield
     finally:
-        if averages:
-            optimizer.train()
+        optimizer.train()
         for p, weights in before:  # Schedule-Free computes them anew, with a rounding error
             p.detach().copy_(weights)
 

@@ -55,10 +55,7 @@ class Ranks:
                 raise LabError(f"ranks disagree: rank 0 and rank {rank} differ in {'; '.join(changed)}")
 
     def seed(self, seed: int) -> None:
-        """Seed the generators that a step can draw from.
-
-        `torch.manual_seed` would seed every kind of device, which takes half a millisecond, too much for a small model.
-        """
+        """Seed the generators that a step can draw from, and no other device's, which would take half a millisecond."""
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
@@ -86,18 +83,17 @@ class Ranks:
         """
         if self.world == 1:
             return work()
-        result: _T | None = None
-        message_and_result: list[Any] = [None, None]
+        result, message = None, None
         if self.rank == 0:
             try:
                 result = work()
-                message_and_result[1] = result if shared else None
             except LabError as error:
-                message_and_result[0] = str(error)
-        dist.broadcast_object_list(message_and_result)
-        if message_and_result[0] is not None:
-            raise LabError(message_and_result[0])
-        return result if self.rank == 0 else message_and_result[1]
+                message = str(error)
+        exchanged: list[Any] = [message, result if shared else None]
+        dist.broadcast_object_list(exchanged)
+        if exchanged[0] is not None:
+            raise LabError(exchanged[0])
+        return result if self.rank == 0 else exchanged[1]
 
     def share_buffers(self, model: nn.Module) -> None:
         """Give every rank the first one's buffers, such as BatchNorm's averages, which each keeps of its own rows."""

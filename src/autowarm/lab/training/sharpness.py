@@ -73,10 +73,6 @@ def sharpness(
         iterations: the most products to compute.
         tolerance: of the residual, as a share; the eigenvalue is much more accurate.
 
-    Raises:
-        TypeError: the loss is no tensor.
-        ValueError: the loss has no graph or more than one element, or a tensor of ``params`` is a DTensor.
-
     Example:
         >>> import torch
         >>> from autowarm.lab.training.sharpness import sharpness
@@ -90,11 +86,6 @@ def sharpness(
                          "measure a copy of the model that is not distributed")  # fmt: skip
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         value = loss()
-        if not isinstance(value, Tensor):
-            raise TypeError(f"the loss is a {type(value).__name__}: let its function return a tensor, without backward")
-        if value.numel() != 1 or not value.requires_grad:
-            what = "no graph" if value.numel() == 1 else f"shape {tuple(value.shape)}"
-            raise ValueError(f"the loss has {what}: it is to be one element, computed from params with gradients on")
         with autocast_off():  # which the loss keeps
             gradients = torch.autograd.grad(value, params, create_graph=True)
     curved = [g for g in gradients if g.requires_grad]  # the others are constant: the loss is linear there

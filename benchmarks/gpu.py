@@ -49,10 +49,7 @@ class Store:
                 self.content = stored
             else:
                 self.path.replace(self.path.with_suffix(".other.json"))
-
-    @property
-    def parts(self) -> dict[str, dict[str, Any]]:
-        return self.content["parts"]
+        self.parts: dict[str, dict[str, Any]] = self.content["parts"]
 
     def write(self) -> None:
         scratch = self.path.with_suffix(".tmp")

@@ -13,14 +13,13 @@ STORED = DATA / "gpu.json"
 
 def tables(stored: dict[str, Any]) -> dict[str, list[list[str]]]:
     """Each part's table by the name of its file, with a heading; an unfinished part says so in its last row."""
-    found = {}
+    by_file = {}
     for name, (columns, rows) in SECTIONS.items():
         part = stored["parts"].get(name, {"finished": False, "results": {}})
-        found[f"gpu-{name}.csv"] = [columns, *rows(part["results"])]
+        by_file[f"gpu-{name}.csv"] = lines = [columns, *rows(part["results"])]
         if not part["finished"]:
-            why = f"not finished: {part.get('failed', 'not yet measured')}"
-            found[f"gpu-{name}.csv"].append([why, *[""] * (len(columns) - 1)])
-    return found
+            lines.append([f"not finished: {part.get('failed', 'not yet measured')}", *[""] * (len(columns) - 1)])
+    return by_file
 
 
 Rows = Callable[[dict[str, Any]], list[list[str]]]
@@ -36,14 +35,11 @@ def _tests(results: dict[str, Any]) -> list[list[str]]:
 def _steps(results: dict[str, Any]) -> list[list[str]]:
     rows = []
     for label, of in results.items():
-        base = results.get(f"{label.split()[0]} torch.optim.Muon", {}).get("ms")
         if "missing" in of:  # a peer that is not installed
             continue
-        peak = of["peak_bytes"]
-        rows.append(
-            [label, _number(of["ms"]), _number(base and base / of["ms"]), _number(of["host_ms"]),
-             _number(of["launches"]), _number(peak and peak / 1e9)]
-        )  # fmt: skip
+        base, peak = results.get(f"{label.split()[0]} torch.optim.Muon", {}).get("ms"), of["peak_bytes"]
+        numbers = of["ms"], base and base / of["ms"], of["host_ms"], of["launches"], peak and peak / 1e9
+        rows.append([label, *map(_number, numbers)])
     return rows
 
 

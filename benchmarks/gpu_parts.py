@@ -1,8 +1,7 @@
 """What `benchmarks/gpu.py` measures, part by part, most valuable first.
 
-A part is a generator of (name, result) pairs. It is given what is known from an earlier call and leaves that out, so
-that nothing is measured twice. `dry` is for a machine without a GPU: the same code on tiny shapes, and no number of
-what only a GPU could show.
+A part is a generator of (name, result) pairs, which leaves out what is known from an earlier call. `dry` is for a
+machine without a GPU: the same code on tiny shapes, and no number of what only a GPU could show.
 """
 
 import dataclasses
@@ -67,10 +66,6 @@ def tests(known: Known, setting: Setting) -> Found:
     yield from counts.items()
 
 
-def _compiled(opt: Optimizer, setting: Setting) -> Callable[[], Any]:
-    return torch.compile(opt.step, fullgraph=True, backend="eager" if setting.dry else "inductor")
-
-
 def _captured(opt: Optimizer, setting: Setting) -> Callable[[], Any]:
     if setting.dry:
         raise RuntimeError("only a GPU captures CUDA graphs")
@@ -97,7 +92,10 @@ _STEPS: dict[str, tuple[Callable[[list[Tensor]], Optimizer], _Stepper]] = {
     "torch.optim.Muon": (MUONS["torch.optim.Muon"], lambda opt, _: opt.step),
     "Muon": (MUONS["autowarm"], lambda opt, _: opt.step),
     "Muon, captured": (lambda params: _tensor_rate(params, capturable=True), _captured),
-    "Muon, compiled": (_tensor_rate, _compiled),
+    "Muon, compiled": (
+        _tensor_rate,
+        lambda opt, setting: torch.compile(opt.step, fullgraph=True, backend="eager" if setting.dry else "inductor"),
+    ),
     "dion's Muon": (MUONS["dion"], lambda opt, _: opt.step),
     "torch.optim.AdamW, fused": (lambda params: torch.optim.AdamW(params, fused=True), lambda opt, _: opt.step),
     "Lion": (LIONS["autowarm"], lambda opt, _: opt.step),
@@ -155,7 +153,7 @@ RUNS = {
 }
 
 
-def _config(setting: Setting, optimizer: str, steps: int, compiled: bool = False) -> Any:
+def _config(dry: bool, compiled: bool) -> Any:
     """The paper's 124M model and batch of 32, on the largest text that is sure to be there: transformers' source."""
     import transformers
 
@@ -163,12 +161,11 @@ def _config(setting: Setting, optimizer: str, steps: int, compiled: bool = False
 
     text = lab.DataConfig(corpus=str(Path(transformers.__file__).parent), max_bytes=60_000_000)
     return lab.RunConfig(
-        model=lab.ModelConfig(vocab_size=300) if setting.dry else lab.LLAMA_124M,
-        data=lab.DataConfig(max_bytes=600_000) if setting.dry else text,
-        optimizer=lab.OptimizerConfig(name=optimizer, **RUNS[optimizer]),
-        schedule=lab.ScheduleConfig(kind="linear", warmup_steps=2),
-        steps=steps, batch_size=2 if setting.dry else 32, eval_batches=1 if setting.dry else 64, checkpoint_every=10**6,
-        engine=lab.EngineConfig(compile=compiled, keep_weights=False),
+        model=lab.ModelConfig(vocab_size=300) if dry else lab.LLAMA_124M,
+        data=lab.DataConfig(max_bytes=600_000) if dry else text,
+        optimizer=lab.OptimizerConfig(name="muon", **RUNS["muon"]),
+        schedule=lab.ScheduleConfig(kind="linear", warmup_steps=2), steps=4 if dry else 60, batch_size=2 if dry else 32,
+        eval_batches=1, checkpoint_every=10**6, engine=lab.EngineConfig(compile=compiled, keep_weights=False),
     )  # fmt: skip
 
 
@@ -181,7 +178,7 @@ def llama(known: Known, setting: Setting) -> Found:
     for label in ("eager", "compiled"):
         if label in known:
             continue
-        config = _config(setting, "muon", 4 if setting.dry else 60, label == "compiled" and not setting.dry)
+        config = _config(setting.dry, label == "compiled" and not setting.dry)
         times: list[float] = []
         if not setting.dry:
             torch.cuda.reset_peak_memory_stats()

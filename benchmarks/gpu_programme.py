@@ -53,12 +53,11 @@ ROOT = Path(__file__).parents[1]
 CORPUS = ROOT / "runs" / "gpu-programme"
 ROWS = ROOT / "docs" / "data" / "studies" / "gpu-programme.jsonl"
 TABLE = ROOT / "docs" / "data" / "tables" / "gpu-programme.csv"
+# By block, the nats that the default may be above the best warm-up for the warm-up to be deleted at no cost.
 LIMIT = {"A": 0.02, "B": 0.01}
-"""By block, the nats that the default may be above the best warm-up for the warm-up to be deleted at no cost."""
 _BYTES, _BATCH, _EVALUATED = 60 * 2**20, 32, 64
 _SHARES = {"none": 0.0, "2%": 0.02, "10%": 0.1, "19%": 0.19}
-_TARGET = 1.0
-"""f* for Algorithm 1: about the loss at the end of a long run on this corpus, which is source code."""
+_TARGET = 1.0  # f* for Algorithm 1: about the loss at the end of a long run on this corpus, which is source code
 
 
 class Run(NamedTuple):
@@ -201,8 +200,8 @@ def of(row: Mapping[str, Any]) -> Run:
 
 def go_on(rows: Path, make: Callable[..., dict[str, Any] | None], left: Callable[[], float]) -> list[Run]:
     """Make missing runs in their order, while the seconds left are enough for one more; return what is missing then."""
-    made, pace = {of(row) for row in read(rows)}, 0.0
-    missing = [run for run in plan() if run not in made]
+    finished, pace = {of(row) for row in read(rows)}, 0.0
+    missing = [run for run in plan() if run not in finished]
     while missing and left() > (60 if missing[0].planned else 1.1 * pace * missing[0].steps):
         run, began = missing[0], left()
         if (row := make(run, left)) is None:
@@ -217,10 +216,9 @@ def go_on(rows: Path, make: Callable[..., dict[str, Any] | None], left: Callable
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """CSV: a row for each kind of run, the mean over its seeds, and the verdict on the default in blocks A and B."""
-    made, groups = {of(row): row for row in rows}, dict[Run, list[Mapping[str, Any]]]()
-    for run in plan():
-        if run in made:
-            groups.setdefault(run._replace(seed=0), []).append(made[run])
+    row_of, groups = {of(row): row for row in rows}, dict[Run, list[Mapping[str, Any]]]()
+    for run in filter(row_of.__contains__, plan()):
+        groups.setdefault(run._replace(seed=0), []).append(row_of[run])
     losses = {run: [math.inf if row["val_loss"] is None else row["val_loss"] for row in some]
               for run, some in groups.items()}  # fmt: skip
     means = {run: statistics.fmean(some) for run, some in losses.items()}
@@ -229,7 +227,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         best = min(mean for other, mean in means.items() if other[:2] == run[:2])
         behind, verdict = means[run] - best, ""
         if run.block in LIMIT and run.warmup == "default":
-            whole = all(one in made for one in plan() if one.block == run.block)
+            whole = all(one in row_of for one in plan() if one.block == run.block)
             verdict = ("costs nothing" if behind <= LIMIT[run.block] else "costs something") if whole else "open"
         lines.append([
             run.block, run.optimizer + (f", rate × {run.factor:.3g}" if run.factor > 1 else ""),
@@ -251,7 +249,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=9.0, help="stop after so many (default 9)")
     parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the processor")
     parser.add_argument("--prepare", action="store_true", help="only tokenise the corpus")
-    parser.add_argument("--list", action="store_true", help="only say what is left")
     parser.add_argument("--rows", type=Path, help="finished runs (of a dry run, a new file)")
     parser.add_argument("--corpus", type=Path, default=CORPUS, help="folder of token shards, made if it is not there")
     given = parser.parse_args(argv)
@@ -259,10 +256,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = given.rows or (Path(tempfile.mkdtemp(prefix="gpu-dry-run-")) / ROWS.name if dry else ROWS)
     if given.prepare:
         print(f"{tokens(given.corpus).tokens:,} tokens in {given.corpus}")
-        return
-    if given.list:
-        made = {of(row) for row in read(rows)}
-        print(*(run for run in plan() if run not in made), sep="\n")
         return
     if not dry and not torch.cuda.is_available():
         sys.exit("no GPU is at hand; `make gpu PROGRAMME=1 DRY=1` tries everything without one")

@@ -32,7 +32,7 @@ import autowarm
 from autowarm.lab.analysis import markdown
 from autowarm.orthogonalize import working_dtype
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "data"
 _AT_LEAST = 3.0  # seconds to measure for: short steps get more rounds, up to twenty times as many
 _PATIENCE = 20.0  # seconds for a first step, with whatever is compiled in it
 
@@ -46,7 +46,7 @@ def llama_shapes(layers: int, width: int, *, split: bool) -> list[tuple[int, int
     return ([*attention, (width, width), (inner, width), (inner, width), (width, inner)]) * layers
 
 
-def _peer(module: str, name: str, **options: Any) -> Callable[[list[Tensor]], Optimizer]:
+def _peer(module: str, name: str, **options: Any) -> Callable[[Any], Optimizer]:
     return lambda params: getattr(importlib.import_module(module), name)(params, **options)
 
 
@@ -177,11 +177,8 @@ def run(name: str, rounds: int, kind: str, device: torch.device) -> dict[str, An
     base = medians[next(label for label in contenders if label in medians)]
     for label, median in medians.items():
         result["contenders"][label] |= {"ms": median, "times_faster": base / median}
-    kinds: dict[tuple[int, int], int] = {}
-    for shape in shapes:
-        kinds[shape] = kinds.get(shape, 0) + shape[0] * shape[1]
-    element = torch.finfo(working_dtype(device)).bits // 8
-    result["largest_stack_bytes"] = max(kinds.values()) * element
+    largest = max(shapes.count((m, n)) * m * n for m, n in set(shapes))  # the matrices of a shape are a stack
+    result["largest_stack_bytes"] = largest * torch.finfo(working_dtype(device)).bits // 8
     return result
 
 
@@ -234,13 +231,6 @@ def tables(results: list[dict[str, Any]]) -> dict[str, str]:
     }
 
 
-def write_page() -> None:
-    """Write the page's tables from the stored results."""
-    results = json.loads((DOCS / "data" / "optimizers.json").read_text(encoding="utf-8"))["results"]
-    for name, text in tables(results).items():
-        (DOCS / "data" / "tables" / f"{name}.csv").write_text(text, encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("workloads", nargs="*", help=f"some of {', '.join(WORKLOADS)}; default: all but 124m on a CPU")
@@ -252,9 +242,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/optimizers.json"))
     options = parser.parse_args()
     if options.page:
-        return write_page()
-    unknown = [name for name in options.workloads if name not in WORKLOADS]
-    if unknown:
+        results = json.loads((DOCS / "optimizers.json").read_text(encoding="utf-8"))["results"]
+        for name, text in tables(results).items():
+            (DOCS / "tables" / f"{name}.csv").write_text(text, encoding="utf-8")
+        return
+    if unknown := [name for name in options.workloads if name not in WORKLOADS]:
         parser.error(f"unknown workload {unknown[0]!r}: use some of {', '.join(WORKLOADS)}")
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -262,32 +254,22 @@ def main() -> None:
         parser.error("--clock cpu counts the time of waiting threads too: use it with --threads 1")
     device = torch.device(options.device)
     names = options.workloads or [name for name in WORKLOADS if name != "124m" or device.type == "cuda"]
+    processor = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
     environment = {
-        "torch": torch.__version__,
-        "autowarm": autowarm.__version__,
-        "device": torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
-        "threads": torch.get_num_threads(),
-        "working_dtype": str(working_dtype(device)),
-        "clock": options.clock,
+        "torch": torch.__version__, "autowarm": autowarm.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor,
+        "threads": torch.get_num_threads(), "working_dtype": str(working_dtype(device)), "clock": options.clock,
         "rounds": options.rounds,
-    }
+    }  # fmt: skip
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    results = _stored(options.out, environment)
+    results = {}
+    if options.out.exists() and (stored := json.loads(options.out.read_text()))["environment"] == environment:
+        results = {result["workload"]: result for result in stored["results"]}  # until they are measured again
     for name in names:
         results[name] = run(name, options.rounds, options.clock, device)
         print(table(results[name]), end="\n\n", flush=True)
         ordered = [results[name] for name in WORKLOADS if name in results]
         options.out.write_text(json.dumps({"environment": environment, "results": ordered}, indent=1) + "\n")
-
-
-def _stored(path: Path, environment: dict[str, Any]) -> dict[str, Any]:
-    """What was measured under the same conditions before, by workload: it stays until it is measured again."""
-    if not path.exists():
-        return {}
-    stored = json.loads(path.read_text())
-    return {result["workload"]: result for result in stored["results"]} if stored["environment"] == environment else {}
 
 
 if __name__ == "__main__":

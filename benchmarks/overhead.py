@@ -104,8 +104,8 @@ def recovery(given: argparse.Namespace) -> None:
         guarded, whole, (copied, weights) = run(make, recover=True)
         rows.append([name, f"{copied / weights:.2f}", f"{100 * (guarded - plain) / whole:.2f}"])
         print(*rows[-1], flush=True)
-    text = comma_separated(["optimizer", "a copy, × the weights", "% of a run's time"], rows)
-    (TABLES / "recovery-costs.csv").write_text(text, encoding="utf-8")
+    headings = ["optimizer", "a copy, × the weights", "% of a run's time"]
+    (TABLES / "recovery-costs.csv").write_text(comma_separated(headings, rows), encoding="utf-8")
 
 
 def main() -> None:

@@ -3,8 +3,8 @@
     python benchmarks/walks.py
 
 A *call* is one of a Python function of this package. A *return* is a move, by a call or back from one, into a file that
-the walk has been in before and has left since. Few of each mean that a reader can follow the value without a finger in
-every page. The walk of a config through `autowarm compare` counts rooms of the lab in place of files.
+the walk has been in before and has left since. The walk of a config through `autowarm compare` counts rooms of the lab
+in place of files.
 """
 
 import io
@@ -24,10 +24,7 @@ import autowarm
 from autowarm import AdaptiveWarmup, Muon
 
 ROOT = str(Path(autowarm.__file__).parent)
-
-
-Place = tuple[str, str]
-"""A file of the package, and a function in it."""
+Place = tuple[str, str]  # a file of the package, and a function in it
 
 
 def walk(act: Callable[[], Any], root: str = ROOT) -> tuple[list[Place], list[str]]:
@@ -91,10 +88,7 @@ def a_state() -> Callable[[], Any]:
 
 
 def a_config() -> tuple[list[Place], list[str]]:
-    """The functions of the lab that are given a config, from ``autowarm compare`` to its results, and the rooms.
-
-    One run of a step is made, in this process. A room is a folder of the lab. A config's own properties do not count.
-    """
+    """The functions of the lab, but for its properties, that ``autowarm compare`` gives a config, and their folders."""
     from autowarm import lab
     from autowarm.lab import commands
     from autowarm.lab.config import CompareConfig, RunConfig

@@ -3,8 +3,8 @@
     python benchmarks/fake_gpu.py          # writes docs/data/tables/step-counts.csv
     python benchmarks/fake_gpu.py 124M 1B  # prints these sizes
 
-Tensors have shapes and no data (`torch._subclasses.FakeTensorMode`), ranks exchange nothing. See
-`tests/optim/fake_device.py` for what is counted; `tests/optim/test_fake_device.py` holds the numbers to their bounds.
+Tensors have shapes and no data (`torch._subclasses.FakeTensorMode`), ranks exchange nothing. What counts is in
+`tests/optim/fake_device.py`; `tests/optim/test_fake_device.py` holds the numbers to their bounds.
 """
 
 import argparse

@@ -103,13 +103,6 @@ def test_the_page_shows_the_stored_run(benchmark: ModuleType) -> None:
         with open(ROOT / "docs" / "data" / "tables" / name, newline="", encoding="utf-8") as file:
             assert list(csv.reader(file)) == rows
         assert f"data/tables/{name}" in page
-    version = stored["environment"]["torch"].rsplit(".", 1)[0]
-    assert f"On an {stored['environment']['device']} with PyTorch {version}, a step of the paper's 124M model" in page
-    parts = {name: part["results"] for name, part in stored["parts"].items()}
-    ms = {label: parts["steps"][f"124M {label}"]["ms"] for label in ("Muon", "torch.optim.Muon")}
-    assert "takes a third of the time" in page
-    assert 0.28 < ms["Muon"] / ms["torch.optim.Muon"] < 0.38
-    assert all(of["failed"] == 0 for of in parts["tests"].values()), "the page says that all tests passed"
 
 
 def test_the_tables_show_what_failed_and_what_is_missing(benchmark: ModuleType) -> None:

@@ -5,14 +5,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from autowarm.lab.config import OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.config.build import load_yaml, parse, presets
-from autowarm.lab.data.batches import permutation
 from autowarm.lab.paper.settings import MAIN, deviations
 from autowarm.lab.tasks import make_task
 from autowarm.lab.training.loop import train
@@ -93,15 +91,6 @@ def test_updates_are_those_of_the_formulas(
     run = with_optimizer(theirs, optimizer, **options)
     assert follow(run, formula, named) < 1e-7
     assert follow(run, formula, named, sign=-1.0) > 1e-3
-
-
-def test_batches_come_without_replacement_in_an_order_of_their_own(theirs: RunConfig) -> None:
-    task = make_task(theirs)
-    tokens, length = task.inner.data.train, theirs.model.seq_len
-    (found,) = next(iter(task.batches(0, slice(None))))
-    order = permutation((len(tokens) - 1) // length, 1337, 0)[: theirs.batch_size]
-    expected = np.stack([tokens[start : start + length + 1] for start in order * length])
-    assert np.array_equal(found.numpy(), expected)
 
 
 def test_the_last_evaluation_sees_the_whole_validation_part(theirs: RunConfig, tmp_path: Any) -> None:

@@ -101,6 +101,13 @@ def test_a_run_that_diverges_keeps_its_checkpoints_and_no_broken_weights(
         poisoned(Poisoned(broken), tmp_path, lr=0.005)
 
 
+def test_a_run_that_diverges_at_its_first_update_has_a_result(tmp_path: Path) -> None:
+    own = pack(Poisoned(1))
+    config = dataclasses.replace(own_runs.config_of(own), schedule=ScheduleConfig(options={"max_nonfinite": 1}))
+    result = train(config, tmp_path, own=own)
+    assert (result["diverged"], result["train_loss"], result["val_loss"]) == (True, None, None)
+
+
 @pytest.mark.parametrize(("kind", "options"), [("linear", {}), ("adaptive", {}), ("adaptive", {"recover": True})])
 def test_a_run_that_goes_on_elsewhere_at_half_the_rate_can_be_interrupted(
     kind: str, options: dict[str, Any], tmp_path: Path

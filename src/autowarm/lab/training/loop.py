@@ -156,19 +156,22 @@ class _Run:
         broken = not scores["loss"] <= self._bound(_EXPLODED)
         progress.diverged |= not scores["loss"] <= self._bound(1.0)  # also diverged: worse than before training
         stays = progress.diverged and engine.keep_weights  # to go on from a checkpoint at a lower rate
-        size, recent = self.task.examples, log.losses[-max(1, config.steps // 20) :]
-        train_loss = math.fsum(recent) / len(recent) if recent and all(map(math.isfinite, recent)) else None
+        size, recent = (
+            self.task.examples,
+            log.losses[-max(1, config.steps // 20) :],
+        )  # none if the first update diverges
         result = {
             "id": self.name, "cell": {"task": self.task.name, **config.cell}, "optimizer": config.optimizer.name,
             "schedule": config.schedule.kind,
             "warmup_steps": warmup_length(config.schedule, self.scheduler, progress.step), "seed": config.seed,
             "first_loss": finite(progress.first_loss),
-            "train_loss": train_loss, "val_loss": finite(scores.pop("loss")),
+            "train_loss": math.fsum(recent) / len(recent) if recent and all(map(math.isfinite, recent)) else None,
+            "val_loss": finite(scores.pop("loss")),
             "metric": {key: finite(value) for key, value in scores.items()},
             "switched_at": progress.switched_at, "ended_by": progress.ended_by, "diverged": progress.diverged,
             **({"curvature_above": log.curvature_above()} if engine.curvature_every else {}),
             "seconds": round(progress.seconds, 3), "eval_seconds": round(progress.eval_seconds, 3),
-            "tokens_per_second": size and round(progress.step * size / progress.seconds, 1),
+            "tokens_per_second": round(progress.step * size / progress.seconds, 1) if size and recent else None,
             "warnings": progress.warnings,
         }  # fmt: skip
         if stays:

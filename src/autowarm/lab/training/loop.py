@@ -156,10 +156,7 @@ class _Run:
         broken = not scores["loss"] <= self._bound(_EXPLODED)
         progress.diverged |= not scores["loss"] <= self._bound(1.0)  # also diverged: worse than before training
         stays = progress.diverged and engine.keep_weights  # to go on from a checkpoint at a lower rate
-        size, recent = (
-            self.task.examples,
-            log.losses[-max(1, config.steps // 20) :],
-        )  # none if the first update diverges
+        size, recent = self.task.examples, log.losses[-max(1, config.steps // 20) :]  # empty: update 1 diverged
         result = {
             "id": self.name, "cell": {"task": self.task.name, **config.cell}, "optimizer": config.optimizer.name,
             "schedule": config.schedule.kind,

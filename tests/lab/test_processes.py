@@ -111,7 +111,6 @@ def test_a_signal_to_torchrun_stops_all_ranks_and_one_process_goes_on(corpus_fol
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         try:
-            assert process.stdout is not None
             assert any(line.startswith("update 1/") for line in process.stdout)
             process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=PATIENCE)

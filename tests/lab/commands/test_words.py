@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -107,18 +106,3 @@ def test_a_broken_batch_stops_before_twelve_runs_fail(here: Path, capsys: pytest
     told = list((here / "out" / "runs").glob("*/error.txt"))
     assert len(told) < 6  # of twelve
     assert "in loss" in told[0].read_text()
-
-
-def test_ctrl_c_stops_a_run_as_sigterm_does(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The task sends it itself."""
-    number = signal.SIGINT
-    sent = f"for n in range(1_000_000):\n            n == 1 and signal.raise_signal({number:d})"
-    (here / "line.py").write_text(TASK.replace("import time", "import signal, time").replace("while True:", sent))
-    before = signal.signal(number, signal.SIG_DFL)
-    try:
-        words = ["--schedule", "constant", "--steps", "1000000", "--checkpoint_every", "1000000", "--out", "out"]
-        assert main(["train", "--task", "line.py:Line", *words]) == 128 + number
-    finally:
-        signal.signal(number, before)
-    assert "the same command continues from here" in capfd.readouterr().err
-    assert list((here / "out").glob("checkpoint-*"))

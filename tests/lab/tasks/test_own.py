@@ -162,14 +162,12 @@ def test_prepare_is_called_once_and_its_folder_stays(tmp_path: Path) -> None:
     first, again = (pack(Prepared()).prepared(tmp_path) for _ in range(2))
     assert torch.equal(before, torch.get_rng_state())
     assert first.folder == again.folder
-    assert first.folder is not None
     assert (first.folder / "calls").read_text() == "x"
     assert train(config_of(first), tmp_path / "run", own=first)["val_loss"] > 0
 
 
 def test_a_prepare_that_was_cut_off_is_called_again(tmp_path: Path) -> None:
     folder = pack(Prepared()).prepared(tmp_path).folder
-    assert folder is not None
     (folder / ".prepared").unlink()
     (folder / "half").write_text("")
     assert pack(Prepared()).prepared(tmp_path).folder == folder

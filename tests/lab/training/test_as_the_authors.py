@@ -69,7 +69,6 @@ def follow(run: RunConfig, formula: Any, named: str, sign: float = 1.0) -> float
     for batch, _ in zip(task.batches(0, slice(None)), range(5), strict=False):
         setup.forward_backward(setup.pieces(batch))
         for name, p in followed.items():
-            assert p.grad is not None
             points[name] = formula(points[name], p.grad, kept[name], decays[id(p)], sign)
         setup.optimizer.step()
         setup.optimizer.zero_grad()

@@ -52,7 +52,6 @@ def test_weights_buffers_and_states_come_back_to_the_bit(made: Any, tmp_path: Pa
     Checkpoints(tmp_path, ALONE).save(3, model, optimizer, {"note": 7})
     other, its_optimizer = made(1)
     rest = Checkpoints(tmp_path, ALONE).load(other, its_optimizer)
-    assert rest is not None
     assert rest["note"] == 7
     torch.testing.assert_close(state(other, its_optimizer), before, rtol=0, atol=0)
     assert its_optimizer.param_groups[0]["lr"] == 0.01
@@ -92,7 +91,6 @@ def test_only_the_newest_are_kept_and_a_crash_leaves_nothing_that_counts(tmp_pat
     again = Checkpoints(tmp_path, ALONE)
     assert not list(tmp_path.glob(".*"))
     rest = again.load(model, optimizer)
-    assert rest is not None
     assert rest["step"] == 3
 
 

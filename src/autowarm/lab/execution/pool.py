@@ -51,9 +51,9 @@ class Job:
     loads: tuple[str, ...] = ()  # slow modules that the call imports
 
 
-def called(place: str, *given: Any, **named: Any) -> Any:
+def called(place: str, *args: Any, **options: Any) -> Any:
     """Call what is at a place, ``module:name``, which only the process that does so spends seconds on importing."""
-    return resolve_name(place)(*given, **named)
+    return resolve_name(place)(*args, **options)
 
 
 class Event(NamedTuple):
@@ -83,7 +83,8 @@ def run_jobs(
     for index in range(workers):
         turns.put(devices[index % len(devices)] if devices else "")
     stop = new.RawValue(c_bool, False)  # without a lock, which a worker that is killed as it looks would keep for ever
-    with Stop() as asked, asked.gently(), _workers(workers, new, (events, stop, turns, dict(os.environ))) as pool:
+    of_a_worker = events, stop, turns, dict(os.environ)
+    with Stop() as asked, asked.gently(), _workers(workers, new, stop, of_a_worker) as pool:
         try:
             with starting(new):
                 pending = {pool.submit(_work, job): job.name for job in jobs}
@@ -97,14 +98,14 @@ def run_jobs(
 
 
 @contextmanager
-def _workers(count: int, new: BaseContext, given: tuple[Any, ...]) -> Iterator[ProcessPoolExecutor]:
+def _workers(count: int, new: BaseContext, stop: Any, of_a_worker: Any) -> Iterator[ProcessPoolExecutor]:
     """A pool whose workers stop at the next step when the block ends, and save; a second signal kills them."""
     others = set(multiprocessing.active_children())  # the caller's
-    pool = ProcessPoolExecutor(count, mp_context=new, initializer=_start_worker, initargs=given)
+    pool = ProcessPoolExecutor(count, mp_context=new, initializer=_start_worker, initargs=of_a_worker)
     try:
         yield pool
     finally:
-        given[1].value = True
+        stop.value = True
         try:
             pool.shutdown(wait=True, cancel_futures=True)
         except (Interrupted, KeyboardInterrupt):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from autowarm.lab.config import ModelConfig
-from autowarm.lab.files import MARKER, Busy, claim, free, is_ours, locked, sha256, write_atomically
+from autowarm.lab.files import MARKER, Busy, claim, free, is_ours, locked, write_atomically
 from autowarm.lab.tasks.models import llama, save_weights
 from autowarm.lab.training.checkpoint import Checkpoints, own_checkpoints
 
@@ -143,16 +143,3 @@ def test_the_umask_decides_who_may_read_a_file(kind: str, umask: int, mode: int,
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert {"file", "model.safetensors"} & modes.keys()
     assert set(modes.values()) == {mode}
-
-
-def test_what_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_atomically(tmp_path / "file", "old")
-
-    def full(handle: int) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="no space left"):
-        write_atomically(tmp_path / "file", "new")
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    assert sha256(tmp_path / "file") == sha256(b"old")

@@ -14,7 +14,7 @@ from collections.abc import Container, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -24,9 +24,6 @@ from ..config import DataConfig, LabError
 from ..files import write_atomically
 from ..registry import either
 from .shards import Corpus, Tokens, is_sharded, read_shards
-
-if TYPE_CHECKING:
-    from tokenizers import ByteLevelBPETokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +161,7 @@ def _build(texts: list[tuple[str, str]], vocab_size: int) -> bytes:
     return save(tokens, metadata={"sha256": digest.hexdigest(), "tokenizer": tokenizer.to_str()})
 
 
-def learnt_tokenizer(texts: list[str], vocab_size: int) -> "ByteLevelBPETokenizer":
+def learnt_tokenizer(texts: list[str], vocab_size: int) -> Any:
     """Train a byte-level BPE on the texts. What looks like its end-of-text token in a text, it encodes as text."""
     from tokenizers import ByteLevelBPETokenizer
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import BrokenTask, LabError
 from ..files import Busy, claim, write_atomically
@@ -38,6 +38,7 @@ _EVENTS_PER_SECOND = 4
 _BUSY_WAIT = 0.5  # seconds between looks at a folder that another process holds
 
 OnRow: TypeAlias = Callable[[str, dict[str, Any]], None]
+Event: TypeAlias = tuple[str, int, float, float]  # a worker's report to the parent: a job's name, step, loss and rate
 
 
 @dataclass(frozen=True)
@@ -54,15 +55,6 @@ class Job:
 def called(place: str, *args: Any, **options: Any) -> Any:
     """Call what is at a place, ``module:name``, which only the process that does so spends seconds on importing."""
     return resolve_name(place)(*args, **options)
-
-
-class Event(NamedTuple):
-    """A worker's report to the parent: how far a job is."""
-
-    name: str
-    step: int
-    loss: float
-    lr: float
 
 
 def run_jobs(
@@ -205,7 +197,7 @@ def perform(job: Job, tell: Callable[[Event], object], stopped: Callable[[], boo
         now = time.monotonic()
         if now - last > 1 / _EVENTS_PER_SECOND:
             last = now
-            tell(Event(job.name, progress.step, progress.loss, progress.lr))
+            tell((job.name, progress.step, progress.loss, progress.lr))
         return stopped()
 
     if stopped():
@@ -214,7 +206,7 @@ def perform(job: Job, tell: Callable[[Event], object], stopped: Callable[[], boo
         try:
             return job.call(on_step)
         except Busy:  # another command is making this run: wait for it and use its result
-            tell(Event(job.name, 0, math.nan, math.nan))  # on a cluster, the reply to an event tells a worker to stop
+            tell((job.name, 0, math.nan, math.nan))  # on a cluster, the reply to an event tells a worker to stop
             if stopped():
                 raise Interrupted("stopped while another process was at work on the run") from None
             time.sleep(_BUSY_WAIT)

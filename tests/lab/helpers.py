@@ -165,18 +165,18 @@ def run_here(
 def refused(words: list[str], capsys: pytest.CaptureFixture[str], status: int = 2) -> str:
     """The one line that a command says as it refuses."""
     assert main(words) == status
-    said = capsys.readouterr().err
-    assert said.startswith("autowarm: ")
-    assert said.count("\n") == 1
-    return said
+    message = capsys.readouterr().err
+    assert message.startswith("autowarm: ")
+    assert message.count("\n") == 1
+    return message
 
 
-def wait_for(condition: Callable[[], Any], alive: Callable[[], bool] = lambda: True, said: Any = "") -> None:
+def wait_for(condition: Callable[[], Any], alive: Callable[[], bool] = lambda: True, message: Any = "") -> None:
     """Returns once the condition holds; fails if what should bring it about is gone, or after a long while."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert alive() or condition(), said() if callable(said) else said
-        assert time.monotonic() < deadline, said() if callable(said) else said
+        assert alive() or condition(), message() if callable(message) else message
+        assert time.monotonic() < deadline, message() if callable(message) else message
         time.sleep(0.01)
 
 

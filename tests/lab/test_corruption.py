@@ -59,7 +59,7 @@ SPOILT = {
 def test_a_spoilt_checkpoint_is_named_and_kept_and_the_one_before_is_used(
     how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spoil, said = SPOILT[how]
+    spoil, message = SPOILT[how]
     model, optimizer = trained(1)
     for name in ("mine", "another"):
         for step in (4, 8):
@@ -72,7 +72,7 @@ def test_a_spoilt_checkpoint_is_named_and_kept_and_the_one_before_is_used(
     with caplog.at_level(logging.WARNING):
         rest = Checkpoints(tmp_path / "mine", ALONE, "mine").load(model, optimizer)
     assert rest["step"] == 4
-    assert f"checkpoint-00000008 {said}" in caplog.text
+    assert f"checkpoint-00000008 {message}" in caplog.text
     assert "setting it aside" in caplog.text
     assert contents(aside) == {"kept": b"mine"}
     assert contents(aside.with_name(f"{aside.name}-2")) == spoilt
@@ -111,7 +111,7 @@ def edited(step: int, key: str) -> Damage:
 
 
 @pytest.mark.parametrize(
-    ("damage", "first", "said"),
+    ("damage", "first", "message"),
     [
         (lambda folder: [DAMAGES["empty"](path) for path in folder.glob("checkpoint-*/rest.pt")], 0, "checksums"),
         (keep(8), 8, ""), (keep(6), 4, "cut off before update 8"), (keep(2), 0, "cut off before update 4"),
@@ -121,7 +121,7 @@ def edited(step: int, key: str) -> Damage:
     ],
 )  # fmt: skip
 def test_a_run_goes_on_behind_what_is_whole_and_ends_as_one_that_was_never_stopped(
-    halves: dict[str, Any], tmp_path: Path, damage: Damage, first: int, said: str, caplog: pytest.LogCaptureFixture
+    halves: dict[str, Any], tmp_path: Path, damage: Damage, first: int, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, steps = Path(shutil.copytree(halves["cut"], tmp_path / "run")), []
     damage(folder)
@@ -130,8 +130,8 @@ def test_a_run_goes_on_behind_what_is_whole_and_ends_as_one_that_was_never_stopp
     assert numbers(result) == numbers(halves["result"])
     assert steps[0] == first + 1
     assert [row["step"] for row in read_metrics(folder)] == list(range(1, 13))
-    assert ("setting it aside" in caplog.text) == bool(said)
-    assert said in caplog.text
+    assert ("setting it aside" in caplog.text) == bool(message)
+    assert message in caplog.text
 
 
 def test_a_checkpoint_that_names_code_is_not_followed(tmp_path: Path) -> None:
@@ -173,8 +173,8 @@ def test_a_damaged_result_or_config_is_refused_by_name(
         again = train(halves["config"], folder)  # made again, or claimed again
         assert numbers(again) == numbers(halves["result"])
         return
-    said = r"result\.json is of the run '0{12}', but this is" if damage is of_another else f"{file} is damaged"
-    with pytest.raises(LabError, match=f"{said}|holds another run"):
+    message = r"result\.json is of the run '0{12}', but this is" if damage is of_another else f"{file} is damaged"
+    with pytest.raises(LabError, match=f"{message}|holds another run"):
         train(halves["config"], folder)
     assert contents(folder) | {".lock": b""} == before | {".lock": b""}
 

@@ -65,8 +65,8 @@ def test_a_folder_is_ours_once_it_is_new_empty_or_marked(tmp_path: Path) -> None
 def test_what_is_no_folder_is_named(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     out.touch() if kind == "a file" else out.symlink_to("nowhere")
-    said = refused(["figure", "eta-behaviour", "--figures", str(out)], capsys, 1)
-    assert f"{out} is {kind}, and a folder is needed: choose another, such as {out}-2" in said
+    message = refused(["figure", "eta-behaviour", "--figures", str(out)], capsys, 1)
+    assert f"{out} is {kind}, and a folder is needed: choose another, such as {out}-2" in message
 
 
 def test_checkpoints_of_others_neither_count_nor_go_nor_stand_in_the_way(tmp_path: Path) -> None:
@@ -96,12 +96,12 @@ def test_checkpoints_of_others_neither_count_nor_go_nor_stand_in_the_way(tmp_pat
 
 def seen(*folders: Path) -> dict[str, bytes | str]:
     """Every file and link below folders: its bytes, or where it points to."""
-    found: dict[str, bytes | str] = {}
+    actual: dict[str, bytes | str] = {}
     for folder in folders:
         for path in [folder, *sorted(folder.rglob("*"))]:
             content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else "a folder"
-            found[str(path)] = content
-    return found
+            actual[str(path)] = content
+    return actual
 
 
 @pytest.mark.parametrize("command", COMMANDS)

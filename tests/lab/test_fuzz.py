@@ -58,12 +58,12 @@ def outcome(words: list[str]) -> int:
             return 0
         except SystemExit as ended:
             status = ended.code or 0
-    said = errors.getvalue()
-    if status == 0 and not said:
+    message = errors.getvalue()
+    if status == 0 and not message:
         return 0  # help was asked for
-    assert status == 2, (words, status, said)
-    assert said.startswith("autowarm: "), said
-    assert said.count("\n") == 1, said
+    assert status == 2, (words, status, message)
+    assert message.startswith("autowarm: "), message
+    assert message.count("\n") == 1, message
     return status
 
 

@@ -113,10 +113,10 @@ def test_every_verdict_is_one_of_three_and_agrees_with_the_numbers_that_are_show
         assert ("that was tried" in text) == bool(summary.edge)
         if difference is None or len(difference.values) == 1:
             continue
-        found = NUMBERS.search(text)
-        assert found is not None, text
-        mean, low, high = map(float, found.groups()[:3])
-        assert int(found[4] or 1) == len(summary.manual)
+        actual = NUMBERS.search(text)
+        assert actual is not None, text
+        mean, low, high = map(float, actual.groups()[:3])
+        assert int(actual[4] or 1) == len(summary.manual)
         assert (low, high) == pytest.approx(difference.interval(), rel=0.01, abs=5.1e-5)
         assert low <= mean <= high
         assert ("seeds would decide" in text) == (outcome == "undecided")
@@ -168,9 +168,9 @@ def test_the_headline_says_how_far_the_default_is_from_the_best(
     rows = []
     for lr, adaptive in enumerate(settings, 1):
         levels = {1: 3, 20: 2, 50: 3}
-        found = [row("linear", length, seed, level + 0.4 * seed) for length, level in levels.items() for seed in (0, 1)]
-        found += [row("adaptive", 9, seed, loss) for seed, loss in enumerate(adaptive)]
-        rows += [{**one, "cell": {**CELL, "lr": lr}} for one in found]
+        runs = [row("linear", length, seed, level + 0.4 * seed) for length, level in levels.items() for seed in (0, 1)]
+        runs += [row("adaptive", 9, seed, loss) for seed, loss in enumerate(adaptive)]
+        rows += [{**one, "cell": {**CELL, "lr": lr}} for one in runs]
     assert headline(summarise(rows)) == words.replace("BEST", "the best of 3 hand-set lengths, unknown beforehand")
 
 
@@ -180,12 +180,12 @@ def test_a_default_that_the_clock_alone_ended_is_said_to_be_a_ramp() -> None:
 
 
 def test_of_lengths_that_do_not_matter_one_grid_in_twenty_at_most_seems_to_differ() -> None:
-    generator, found = np.random.default_rng(0), 0
+    generator, actual = np.random.default_rng(0), 0
     for _ in range(400):
         losses = generator.normal(2.0, 0.1, (6, 4)) + generator.standard_normal(4)
         (summary,) = summarise([row("linear", i, seed, losses[i, seed]) for i in range(6) for seed in range(4)])
-        found += bool(summary.length_matters)
-    assert 0 < found / 400 <= 0.05
+        actual += bool(summary.length_matters)
+    assert 0 < actual / 400 <= 0.05
 
 
 def test_small_numbers_keep_three_digits_and_the_sign_that_decides() -> None:

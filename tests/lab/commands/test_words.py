@@ -97,12 +97,12 @@ def test_a_broken_batch_stops_before_twelve_runs_fail(here: Path, capsys: pytest
         TASK.replace("yield torch.randn(32, 8)", "time.sleep(0.5)\n            yield torch.randn(32, 9)")
     )
     assert main(["compare", "--task", "line.py:Line", "--seeds", "[0,1]", "--workers", "1", "--out", "out"]) == 1
-    said = capsys.readouterr()
-    assert said.err.startswith("autowarm: every run failed: line.py:15: RuntimeError: ")
-    assert said.err.count("\n") == 1
-    assert said.out.count("RuntimeError") <= 1
-    assert "no other run is begun" in said.out
+    message = capsys.readouterr()
+    assert message.err.startswith("autowarm: every run failed: line.py:15: RuntimeError: ")
+    assert message.err.count("\n") == 1
+    assert message.out.count("RuntimeError") <= 1
+    assert "no other run is begun" in message.out
     assert not (here / "out" / "results.json").exists()
-    told = list((here / "out" / "runs").glob("*/error.txt"))
-    assert len(told) < 6  # of twelve
-    assert "in loss" in told[0].read_text()
+    logs = list((here / "out" / "runs").glob("*/error.txt"))
+    assert len(logs) < 6  # of twelve
+    assert "in loss" in logs[0].read_text()

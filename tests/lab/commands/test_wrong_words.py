@@ -75,10 +75,10 @@ def test_wrong_words_get_one_line_with_what_would_be_right(
     (tmp_path / "log.csv").write_text("step,loss\n" + "".join(f"{i},{2 + 6 / i}\n" for i in range(1, 401)))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # as `main` has it before the import
-    said = refused(words.split() if isinstance(words, str) else words, capsys)
-    assert message in said
-    assert said.encode("utf-8", "strict")
-    assert "traceback" not in said
+    output = refused(words.split() if isinstance(words, str) else words, capsys)
+    assert message in output
+    assert output.encode("utf-8", "strict")
+    assert "traceback" not in output
     assert {path.name for path in tmp_path.iterdir()} <= {"line.py", "log.csv", "__pycache__"}
 
 

@@ -23,9 +23,9 @@ def test_a_block_stands_for_all_its_combinations() -> None:
         {"schedule": {"kind": "paper"}, "schedule.target_loss": [1, 2], "seed": 0},
         {"schedule.kind": "linear", "schedule.warmup_steps": [5, 10]},
     ]
-    found = list(combinations(grid, "grid"))
-    assert [settings["schedule.kind"] for settings, _ in found] == ["adaptive", "paper", "paper", "linear", "linear"]
-    assert [varied for _, varied in found] == [{}, {"schedule.target_loss": 1}, {"schedule.target_loss": 2}, {}, {}]
+    actual = list(combinations(grid, "grid"))
+    assert [settings["schedule.kind"] for settings, _ in actual] == ["adaptive", "paper", "paper", "linear", "linear"]
+    assert [varied for _, varied in actual] == [{}, {"schedule.target_loss": 1}, {"schedule.target_loss": 2}, {}, {}]
 
 
 def test_cells_override_base_and_the_grid_overrides_cells() -> None:
@@ -104,8 +104,8 @@ def test_without_lengths_the_grid_doubles_up_to_80_percent_of_any_run(steps: int
 
 def test_options_reach_their_optimizer_alone() -> None:
     config = CompareConfig(rates={"lion": [1e-3], "muon": [1e-2]}, options={"lion": {"betas": [0.9, 0.95]}})
-    found = {run.optimizer.name: run.optimizer.options for run in (point.run for point in config.points())}
-    assert found == {"lion": {"betas": [0.9, 0.95]}, "muon": {}}
+    actual = {run.optimizer.name: run.optimizer.options for run in (point.run for point in config.points())}
+    assert actual == {"lion": {"betas": [0.9, 0.95]}, "muon": {}}
     with pytest.raises(LabError, match="options: unknown optimizer 'lyon'; did you mean 'lion'"):
         CompareConfig(options={"lyon": {}}).points()
 

@@ -48,9 +48,9 @@ def test_too_short_a_part_says_how_short() -> None:
 
 def test_the_batches_of_stored_results_stay() -> None:
     tokens = (np.arange(5000) * 7919 % 50257).astype(np.uint16)
-    found = batch(tokens, seed=3, step=11, batch_size=3, seq_len=4)
-    assert found.dtype == np.int64
-    assert found.tolist() == GOLDEN
+    actual = batch(tokens, seed=3, step=11, batch_size=3, seq_len=4)
+    assert actual.dtype == np.int64
+    assert actual.tolist() == GOLDEN
     assert batch(tokens, 3, 11, 3, 4, slice(1, 3)).tolist() == GOLDEN[1:]
 
 
@@ -104,9 +104,9 @@ def test_a_resumed_run_reads_the_same_batches(sampling: Sampling) -> None:
 
 def test_the_whole_validation_part_is_seen_once_in_batches_that_do_not_overlap() -> None:
     tokens = np.arange(103, dtype=np.uint16)
-    found = list(validation_batches(tokens, None, batch_size=4, seq_len=8))
-    assert len(found) == 3  # 12 windows of 8 and one more target fit into 103 tokens
-    inputs = np.concatenate([windows[:, :-1].ravel() for windows in found])
+    actual = list(validation_batches(tokens, None, batch_size=4, seq_len=8))
+    assert len(actual) == 3  # 12 windows of 8 and one more target fit into 103 tokens
+    inputs = np.concatenate([windows[:, :-1].ravel() for windows in actual])
     assert np.array_equal(inputs, np.arange(96))
     with pytest.raises(LabError, match="set whole_validation to false"):
         list(validation_batches(tokens, None, batch_size=16, seq_len=8))

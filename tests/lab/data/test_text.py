@@ -115,10 +115,10 @@ def test_one_text_file_is_split_so_that_a_part_can_be_held_out(written: str, end
     whole = "".join(written.format(i) for i in range(1000))
     (tmp_path / "play.txt").write_text(whole)
     data = DataConfig(corpus=str(tmp_path / "play.txt"))
-    found = dict(read_documents(data))
-    assert "".join(found.values()) == whole
-    assert 30 <= len(found) <= 66
-    assert all(text.endswith(ends) for text in found.values())
+    actual = dict(read_documents(data))
+    assert "".join(actual.values()) == whole
+    assert 30 <= len(actual) <= 66
+    assert all(text.endswith(ends) for text in actual.values())
     corpus = prepare(data, VOCABULARY)
     assert 0.01 < len(corpus.val) / corpus.tokens < 0.3
 

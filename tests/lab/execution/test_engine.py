@@ -103,9 +103,9 @@ def test_a_run_that_two_cells_name_is_made_once_and_counts_in_both(corpus_folder
     begun: list[str] = []
     assert execute(planned, Display(), config, on_row=lambda name, row: begun.append(name)) == {}
     assert len(begun) == 2
-    found = gather(tmp_path, {}, planned, {})
-    assert [row["cell"]["name"] for row in found.rows] == ["one", "two", "two"]
-    assert found.rows[0]["val_loss"] == found.rows[1]["val_loss"]
+    actual = gather(tmp_path, {}, planned, {})
+    assert [row["cell"]["name"] for row in actual.rows] == ["one", "two", "two"]
+    assert actual.rows[0]["val_loss"] == actual.rows[1]["val_loss"]
 
 
 @pytest.mark.long
@@ -125,10 +125,10 @@ def test_a_failing_run_is_marked_in_results_and_report_and_the_others_are_kept(
     page = (tmp_path / "report.html").read_text()
     assert "Incomplete: failed runs: 1" in page
     assert name in page
-    (told,) = tmp_path.glob("runs/*/error.txt")
-    assert "Traceback" in told.read_text()
+    (logs,) = tmp_path.glob("runs/*/error.txt")
+    assert "Traceback" in logs.read_text()
 
-    shutil.rmtree(told.parent)
+    shutil.rmtree(logs.parent)
     assert main(words(corpus_folder, tmp_path, "--run.schedule.target_loss", "0.5", *more[2:])) == 0
     assert "failed" not in json.loads((tmp_path / "results.json").read_text())
     assert "Incomplete" not in (tmp_path / "report.html").read_text()

@@ -67,11 +67,11 @@ def checkpoints(out: Path) -> list[Path]:
 @pytest.fixture(scope="module")
 def finished(corpus_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder of a comparison that two real workers made, and what the command said."""
-    out, said, errors = tmp_path_factory.mktemp("finished"), io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors):
+    out, message, errors = tmp_path_factory.mktemp("finished"), io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(message), contextlib.redirect_stderr(errors):
         assert main(words(corpus_folder, out, "--workers", "2")) == 0
     assert errors.getvalue() == ""
-    return out, said.getvalue()
+    return out, message.getvalue()
 
 
 def test_it_ends_with_table_figures_results_and_report(finished: tuple[Path, str]) -> None:
@@ -168,12 +168,12 @@ def test_a_worker_has_one_thread_takes_denormal_numbers_as_zero_and_has_no_modul
 def test_a_dead_process_is_an_error_and_not_a_hang(corpus_folder: Path, tmp_path: Path, dies: str) -> None:
     with started(corpus_folder, tmp_path, "--workers", "1", "--run.steps", "200000") as process:
 
-        def found() -> list[int]:
+        def actual() -> list[int]:
             return workers_of(process.pid) if dies == "worker" else children(process.pid, "forkserver")
 
         alive = lambda: process.poll() is None  # noqa: E731
-        wait_for(lambda: found() if dies == "server that loads" else checkpoints(tmp_path), alive)
-        os.kill(found()[0], signal.SIGKILL)
+        wait_for(lambda: actual() if dies == "server that loads" else checkpoints(tmp_path), alive)
+        os.kill(actual()[0], signal.SIGKILL)
         _, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert "a worker process died" in error

@@ -106,12 +106,12 @@ def test_frozen_weights_stay_and_evaluation_mode_is_for_evaluation(tmp_path: Pat
             assert model.training == torch.is_grad_enabled()
             return super().loss(model, batch)
 
-    found = []
+    actual = []
     for steps in (5, 12):
         run(Frozen(), tmp_path / str(steps), steps=steps)
-        found.append(weights(tmp_path / str(steps)))
-    assert torch.equal(found[0]["0.weight"], found[1]["0.weight"])
-    assert not torch.equal(found[0]["3.weight"], found[1]["3.weight"])
+        actual.append(weights(tmp_path / str(steps)))
+    assert torch.equal(actual[0]["0.weight"], actual[1]["0.weight"])
+    assert not torch.equal(actual[0]["3.weight"], actual[1]["3.weight"])
 
 
 class Rotated(Line):
@@ -139,10 +139,10 @@ def test_complex_numbers_stay_complex(tmp_path: Path) -> None:
 def test_a_function_with_a_cache_is_packed_with_its_code_and_an_empty_cache() -> None:
     held()
     packed = cloudpickle.loads(pack(Rotated()).content)
-    theirs = packed.loss.__func__.__globals__["held"]
-    assert theirs is not held
-    assert theirs.cache_info()[:3] == (0, 0, 1)
-    assert torch.equal(theirs(), held())
+    reference = packed.loss.__func__.__globals__["held"]
+    assert reference is not held
+    assert reference.cache_info()[:3] == (0, 0, 1)
+    assert torch.equal(reference(), held())
 
 
 class Prepared(Line):

@@ -215,6 +215,6 @@ def test_what_is_new_in_a_task_at_each_start_is_named(
     assert capsys.readouterr().out.count("the task is new: started changed since the last start") == 1
     statuses = [main(["train", "--task", "task.py:Line", "--out", "one", "--schedule=constant"]) for _ in range(2)]
     assert statuses == [0, 1]
-    said = capsys.readouterr().err
-    assert "task.started: " in said
-    assert "task.width" not in said
+    message = capsys.readouterr().err
+    assert "task.started: " in message
+    assert "task.width" not in message

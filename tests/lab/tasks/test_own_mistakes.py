@@ -65,9 +65,9 @@ def test_a_mistake_is_a_line_that_names_the_place(name: str, tmp_path: Path) -> 
     (tmp_path / "task.py").write_text(text)
     with pytest.raises(LabError) as caught:
         run(load(f"{tmp_path / 'task.py'}:Task"), tmp_path)
-    said = str(caught.value)
-    assert f"task.py{expected}" in said
-    assert "\n" not in said
+    message = str(caught.value)
+    assert f"task.py{expected}" in message
+    assert "\n" not in message
     assert not (tmp_path / "run" / "result.json").exists()
 
 

@@ -25,7 +25,7 @@ LR, DECAY, BETA = 0.02, 0.1, 0.9
 
 
 @pytest.fixture
-def theirs(run: RunConfig) -> RunConfig:
+def reference(run: RunConfig) -> RunConfig:
     exact = dataclasses.replace(run.engine, precision="float64")
     model = dataclasses.replace(run.model, layers=2, **AUTHORS["model"])
     data, order = dataclasses.replace(run.data, **AUTHORS["data"]), AUTHORS["order"]
@@ -85,20 +85,20 @@ def follow(run: RunConfig, formula: Any, named: str, sign: float = 1.0) -> float
     ],
 )
 def test_updates_are_those_of_the_formulas(
-    theirs: RunConfig, optimizer: str, options: dict[str, Any], formula: Any, named: str
+    reference: RunConfig, optimizer: str, options: dict[str, Any], formula: Any, named: str
 ) -> None:
-    run = with_optimizer(theirs, optimizer, **options)
+    run = with_optimizer(reference, optimizer, **options)
     assert follow(run, formula, named) < 1e-7
     assert follow(run, formula, named, sign=-1.0) > 1e-3
 
 
-def test_the_last_evaluation_sees_the_whole_validation_part(theirs: RunConfig, tmp_path: Any) -> None:
-    theirs = dataclasses.replace(theirs, steps=4, eval_batches=1)
-    task = make_task(theirs)
+def test_the_last_evaluation_sees_the_whole_validation_part(reference: RunConfig, tmp_path: Any) -> None:
+    reference = dataclasses.replace(reference, steps=4, eval_batches=1)
+    task = make_task(reference)
     whole = list(task.validation(slice(None), whole=True))
-    assert len(whole) == (len(task.inner.data.val) - 1) // theirs.model.seq_len // theirs.batch_size > 1
-    result = train(theirs, tmp_path / "whole")
-    few = train(dataclasses.replace(theirs, whole_validation=False), tmp_path / "few")
+    assert len(whole) == (len(task.inner.data.val) - 1) // reference.model.seq_len // reference.batch_size > 1
+    result = train(reference, tmp_path / "whole")
+    few = train(dataclasses.replace(reference, whole_validation=False), tmp_path / "few")
     assert result["train_loss"] == few["train_loss"]
     assert result["val_loss"] != few["val_loss"]
 

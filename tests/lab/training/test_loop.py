@@ -231,8 +231,8 @@ def test_a_run_stopped_between_a_bad_batch_and_its_alarm_goes_back_as_an_uninter
     schedule, optimizer = ScheduleConfig(options={"recover": True}), OptimizerConfig("normsgd", 0.05, weight_decay=0.0)
     config = dataclasses.replace(own_runs.config_of(own, steps=200), schedule=schedule, optimizer=optimizer)
     straight = train(config, tmp_path / "straight", own=own)
-    (said,) = (text for text in straight["warnings"] if "are those of update" in text)
-    assert said.startswith(f"update {ALARM}: ")
+    (message,) = (text for text in straight["warnings"] if "are those of update" in text)
+    assert message.startswith(f"update {ALARM}: ")
     again = resumed(config, tmp_path / "resumed", BAD, BAD + 10, ALARM - 1, own=own)
     assert not again["diverged"]
     assert again["val_loss"] == straight["val_loss"]

@@ -85,8 +85,8 @@ def test_every_step_is_logged_with_its_norm_its_speed_and_the_schedules_state(
     states: list[dict[str, Any]] = []
 
     def note(self: Any) -> dict[str, Any]:
-        states.append(found := whole(self))
-        return found
+        states.append(actual := whole(self))
+        return actual
 
     whole = _Run._state_of_schedule
     with pytest.MonkeyPatch.context() as patch:
@@ -94,13 +94,13 @@ def test_every_step_is_logged_with_its_norm_its_speed_and_the_schedules_state(
         result = train(watched, tmp_path)
     rows = read_metrics(tmp_path)
     assert len(rows) == len(states) == watched.steps
-    said: dict[str, Any] = {}
+    message: dict[str, Any] = {}
     for row, state in zip(rows, states, strict=True):
-        said |= {name: value for name, value in row.items() if name.startswith("autowarm/")}
-        assert said == state  # what a row leaves out has not changed
-    assert {"autowarm/gap", "autowarm/share", "autowarm/loss", "autowarm/peak_gap"} <= said.keys()
-    assert said["autowarm/ended_by"] == "clock"
-    assert said["autowarm/phase"] == 1
+        message |= {name: value for name, value in row.items() if name.startswith("autowarm/")}
+        assert message == state  # what a row leaves out has not changed
+    assert {"autowarm/gap", "autowarm/share", "autowarm/loss", "autowarm/peak_gap"} <= message.keys()
+    assert message["autowarm/ended_by"] == "clock"
+    assert message["autowarm/phase"] == 1
     assert all(row["grad_norm"] > 0 for row in rows)
     assert all(row["tokens_per_second"] > 0 for row in rows[1:])
     judged = [row for row in rows if "val_loss" in row]

@@ -14,38 +14,38 @@ def rates(schedule: ScheduleConfig, steps: int = STEPS) -> list[float]:
     p = torch.nn.Parameter(torch.zeros(2, 2))
     p.grad = torch.zeros(2, 2)
     optimizer = torch.optim.AdamW([p], lr=1.0) if schedule.kind == "untuned" else Lion([p], lr=1.0)
-    scheduler, found = make_scheduler(optimizer, schedule, steps), []
+    scheduler, actual = make_scheduler(optimizer, schedule, steps), []
     for step in range(steps):
         optimizer.step()
-        found.append(optimizer.param_groups[0]["lr"])
+        actual.append(optimizer.param_groups[0]["lr"])
         scheduler.step(*[torch.tensor(100.0 / (1 + step))] * SCHEDULES[schedule.kind].watches)
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("warmup_steps", [0, 1, 3, 20])
 def test_a_hand_set_ramp_rises_from_zero_in_equal_steps(warmup_steps: int) -> None:
     """(s + 1)/(w + 1): the one definition, whoever makes the run."""
-    found = rates(ScheduleConfig("linear", warmup_steps))
+    actual = rates(ScheduleConfig("linear", warmup_steps))
     ramp = [(step + 1) / (warmup_steps + 1) for step in range(warmup_steps + 1)]
-    assert found[: warmup_steps + 1] == pytest.approx(ramp, rel=1e-12)
-    assert found == pytest.approx([hand_set(step, warmup_steps, STEPS) for step in range(STEPS)], rel=1e-12)
+    assert actual[: warmup_steps + 1] == pytest.approx(ramp, rel=1e-12)
+    assert actual == pytest.approx([hand_set(step, warmup_steps, STEPS) for step in range(STEPS)], rel=1e-12)
 
 
 @pytest.mark.parametrize("div", [2, 100])
 def test_with_div_a_hand_set_ramp_starts_there(div: float) -> None:
     """lr/div + (lr − lr/div)·s/w, as `torch.optim.lr_scheduler.OneCycleLR` has it."""
     warmup_steps = 4
-    found = rates(ScheduleConfig("linear", warmup_steps, div=div))
+    actual = rates(ScheduleConfig("linear", warmup_steps, div=div))
     ramp = [1 / div + (1 - 1 / div) * step / warmup_steps for step in range(warmup_steps + 1)]
-    assert found[: warmup_steps + 1] == pytest.approx(ramp, rel=1e-12)
+    assert actual[: warmup_steps + 1] == pytest.approx(ramp, rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", SCHEDULES)
 def test_every_kind_can_be_made_and_stays_within_the_peak_rate(kind: str) -> None:
     schedule = ScheduleConfig(kind, 3 if kind == "linear" else None, target_loss=0.5 if kind == "paper" else None)
-    found = rates(schedule)
-    assert all(0 <= rate <= 1 + 1e-12 for rate in found)
-    assert (len(set(found)) == 1) == (kind == "constant")
+    actual = rates(schedule)
+    assert all(0 <= rate <= 1 + 1e-12 for rate in actual)
+    assert (len(set(actual)) == 1) == (kind == "constant")
 
 
 def test_untuned_takes_twice_the_memory_of_the_second_moments() -> None:
@@ -62,9 +62,9 @@ def test_untuned_takes_twice_the_memory_of_the_second_moments() -> None:
 
 
 def test_greedy_starts_low_and_rises_while_the_loss_falls() -> None:
-    found = rates(ScheduleConfig("greedy"), steps=200)
-    assert found[0] == pytest.approx(0.01)
-    assert found[-1] == pytest.approx(1.0)
+    actual = rates(ScheduleConfig("greedy"), steps=200)
+    assert actual[0] == pytest.approx(0.01)
+    assert actual[-1] == pytest.approx(1.0)
 
 
 def test_the_length_of_a_warm_up_is_what_was_made_of_it() -> None:

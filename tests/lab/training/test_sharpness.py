@@ -37,8 +37,8 @@ SPREAD = torch.cat([torch.tensor([100.0, 90.0, 60.0]), torch.linspace(-20, 20, 9
 )
 def test_lanczos_finds_the_largest_eigenvalue_not_the_largest_in_size(A, largest, options, error, most):
     start = torch.randn(len(A), dtype=torch.float64, generator=torch.manual_seed(1))
-    found, residual = lanczos(lambda v: A @ v if A.ndim == 2 else A * v, start, **options)
-    assert found == pytest.approx(largest, abs=error)
+    actual, residual = lanczos(lambda v: A @ v if A.ndim == 2 else A * v, start, **options)
+    assert actual == pytest.approx(largest, abs=error)
     assert residual <= most
 
 
@@ -51,10 +51,10 @@ def test_reorthogonalisation_keeps_copies_out():
         products.append(v.clone())
         return values * v
 
-    found, _ = lanczos(product, torch.ones(200), iterations=80, tolerance=0.0, vectors=80)
+    actual, _ = lanczos(product, torch.ones(200), iterations=80, tolerance=0.0, vectors=80)
     V = torch.stack(products)
     assert (V @ V.T - torch.eye(len(V))).abs().amax() < 1e-4
-    assert found == pytest.approx(100.0, rel=1e-5)
+    assert actual == pytest.approx(100.0, rel=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -72,8 +72,8 @@ def test_the_hessian_of_a_small_network(dtype):
 
     flat = torch.cat([p.detach().flatten() for p in params])
     expected = torch.linalg.eigvalsh(torch.func.hessian(at)(flat).double())[-1].item()
-    found = sharpness(lambda: nn.functional.mse_loss(model(x), y), params, tolerance=1e-5)
-    assert found == pytest.approx(expected, rel=1e-4)
+    actual = sharpness(lambda: nn.functional.mse_loss(model(x), y), params, tolerance=1e-5)
+    assert actual == pytest.approx(expected, rel=1e-4)
     assert all(p.grad is None for p in params)
 
 
@@ -85,13 +85,13 @@ def test_attention_has_a_second_derivative():
     def loss():
         return nn.functional.scaled_dot_product_attention(x @ w, x, x, is_causal=True).square().mean()
 
-    found = sharpness(loss, [w], tolerance=1e-4)
+    actual = sharpness(loss, [w], tolerance=1e-4)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         H = torch.autograd.functional.hessian(
             lambda v: nn.functional.scaled_dot_product_attention(x @ v, x, x, is_causal=True).square().mean(),
             w.detach(),
         )
-    assert found == pytest.approx(torch.linalg.eigvalsh(H.reshape(64, 64))[-1].item(), rel=1e-3)
+    assert actual == pytest.approx(torch.linalg.eigvalsh(H.reshape(64, 64))[-1].item(), rel=1e-3)
 
 
 @pytest.mark.parametrize(

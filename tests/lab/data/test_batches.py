@@ -44,6 +44,8 @@ def test_validation_covers_the_whole_part_evenly_and_always_alike() -> None:
 def test_too_short_a_part_says_how_short() -> None:
     with pytest.raises(LabError, match="needs 9 tokens, the corpus part has 5"):
         batch(np.zeros(5, dtype=np.uint16), 0, 0, 1, 8)
+    with pytest.raises(LabError, match="needs 9 tokens, the validation part has 8"):
+        next(validation_batches(np.zeros(8, dtype=np.uint16), 1, 1, 8))
 
 
 def test_the_batches_of_stored_results_stay() -> None:

@@ -80,9 +80,9 @@ def stored(folder: Path, rows: list[dict[str, Any]] = ROWS, name: str = "t", **c
 def leave_metrics(folder: Path) -> None:
     """What the runs of `ROWS` would have logged; a loss of each was not finite."""
     for one in ROWS:
-        (made := folder / "runs" / f"some-label-{one['id']}").mkdir(parents=True)
+        (created := folder / "runs" / f"some-label-{one['id']}").mkdir(parents=True)
         lines = [{"step": s, "loss": None if s == 3 else 5.0 / s, "lr": 0.01, "seconds": s} for s in range(1, 101)]
-        (made / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (created / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def printed(thing: Any, width: int = 80, **options: Any) -> str:
@@ -151,14 +151,14 @@ def run_here(
     failed: dict[str, str] = {}
     for job in jobs:
         try:
-            made = perform(job, lambda event: None, lambda: False)
+            result = perform(job, lambda event: None, lambda: False)
         except Exception as error:
             failed[job.name] = message_of(error)
             display.fail(job.name, failed[job.name])
         else:
-            display.finish(job.name, made)
+            display.finish(job.name, result)
             if on_row is not None:
-                on_row(job.name, made)
+                on_row(job.name, result)
     return failed
 
 

@@ -81,20 +81,20 @@ def test_checkpoints_of_others_neither_count_nor_go_nor_stand_in_the_way(tmp_pat
     for name in ("checkpoint-00000002", ".checkpoint-00000002", "checkpoint-3"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "rest.pt").write_text("mine")
-    before = {path: x for path, x in seen(tmp_path).items() if "00000001/" not in path or path.endswith("note")}
+    before = {path: x for path, x in tree(tmp_path).items() if "00000001/" not in path or path.endswith("note")}
     rest = Checkpoints(tmp_path, ALONE).load(model, optimizer)  # the note does no harm
     assert rest["step"] == 1
     checkpoints.save(2, model, optimizer, {"step": 2})
-    assert before.items() <= seen(tmp_path).items()
+    assert before.items() <= tree(tmp_path).items()
     assert [path.name for path in own_checkpoints(tmp_path)] == ["checkpoint-000000002"]  # the other name was taken
     rest = Checkpoints(tmp_path, ALONE).load(model, optimizer)
     assert rest["step"] == 2
     checkpoints.drop()
     assert not own_checkpoints(tmp_path)
-    assert before.items() <= seen(tmp_path).items()
+    assert before.items() <= tree(tmp_path).items()
 
 
-def seen(*folders: Path) -> dict[str, bytes | str]:
+def tree(*folders: Path) -> dict[str, bytes | str]:
     """Every file and link below folders: its bytes, or where it points to."""
     actual: dict[str, bytes | str] = {}
     for folder in folders:
@@ -120,11 +120,11 @@ def test_no_command_touches_a_folder_of_someone_elses(
         (folder / name).write_text("mine")
     for name, target in (("metrics.jsonl", "file"), ("runs", "inner"), ("report.html", "gone")):
         (folder / name).symlink_to(elsewhere / target)
-    before = seen(folder, elsewhere)
+    before = tree(folder, elsewhere)
     error = refused(words(command, folder, corpus_folder), capsys, 1)
     assert "is not autowarm's, so nothing in it was touched: it holds .hidden, " in error
     assert f"such as {folder}-2;" in error
-    assert seen(folder, elsewhere) == before
+    assert tree(folder, elsewhere) == before
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])

@@ -47,11 +47,11 @@ def _in_an_empty_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 def outcome(words: list[str]) -> int:
     """The status; 0 where the command would begin. Every other is held to a line and to 2."""
     errors = io.StringIO()
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as contexts:
         for place in BEGINNINGS:
-            held.enter_context(mock.patch(f"autowarm.lab.{place}", side_effect=Accepted))
-        held.enter_context(contextlib.redirect_stderr(errors))
-        held.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            contexts.enter_context(mock.patch(f"autowarm.lab.{place}", side_effect=Accepted))
+        contexts.enter_context(contextlib.redirect_stderr(errors))
+        contexts.enter_context(contextlib.redirect_stdout(io.StringIO()))
         try:
             status = main(words)
         except Accepted:

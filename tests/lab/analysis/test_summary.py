@@ -97,14 +97,14 @@ NUMBERS = re.compile(
 
 
 def test_every_verdict_is_one_of_three_and_agrees_with_the_numbers_that_are_shown() -> None:
-    seen: Counter[str | None] = Counter()
+    observed: Counter[str | None] = Counter()
     for case in range(600):
         rows = random_rows(np.random.default_rng(case))
         if not rows:
             continue
         (summary,) = summarise(rows, own=bool(case % 2))
         text, outcome, difference = verdict(summary), summary.outcome, summary.difference
-        seen[outcome] += 1
+        observed[outcome] += 1
         assert [word for word in ("better", "worse", "undecided") if word in text.lower()] == [outcome] * bool(outcome)
         assert "noise" not in text or outcome in ("undecided", None)
         assert headline([summary]).startswith("One seed decides nothing") == (len(summary.seeds) == 1)
@@ -122,7 +122,7 @@ def test_every_verdict_is_one_of_three_and_agrees_with_the_numbers_that_are_show
         assert ("seeds would decide" in text) == (outcome == "undecided")
         assert outcome == ("better" if high < 0 else "worse" if low > 0 else "undecided")
         assert float(cells(summary)[5].split(" ")[0]) == mean  # the table's
-    assert min(seen[outcome] for outcome in ("better", "worse", "undecided", None)) > 20
+    assert min(observed[outcome] for outcome in ("better", "worse", "undecided", None)) > 20
 
 
 @pytest.mark.parametrize(

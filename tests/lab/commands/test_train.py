@@ -65,8 +65,8 @@ def test_a_run_that_learns_nothing_is_told_from_one_that_explodes(
 ) -> None:
     words = ["train", *TINY, "--data.corpus", str(corpus_folder), "--optimizer", "normsgd", "--schedule", "constant"]
     assert main([*words, "--optimizer.lr", "1e6", "--out", str(tmp_path / "run")]) == 1
-    seen = capsys.readouterr()
-    assert seen.out.splitlines()[-1].startswith("diverged"), seen.err
+    observed = capsys.readouterr()
+    assert observed.out.splitlines()[-1].startswith("diverged"), observed.err
     for seed in range(20):  # with some seed the held-out text is harder than the first batch
         quiet = [*words, "--optimizer.lr", "1e-9", "--seed", str(seed), "--out", str(tmp_path / str(seed))]
         status = main(quiet)

@@ -139,24 +139,24 @@ class Made:
 
 
 def test_results_come_in_order_from_one_other_thread() -> None:
-    made = Made()
-    assert list(read_ahead(made, range(3, 40))) == [step * step for step in range(3, 40)]
-    assert made.steps == list(range(3, 40))
-    assert len(made.threads) == 1
-    assert threading.get_ident() not in made.threads
+    squares = Made()
+    assert list(read_ahead(squares, range(3, 40))) == [step * step for step in range(3, 40)]
+    assert squares.steps == list(range(3, 40))
+    assert len(squares.threads) == 1
+    assert threading.get_ident() not in squares.threads
     assert readers() == 0
 
 
 def test_it_reads_ahead_but_not_without_bound() -> None:
-    made = Made()
-    results = read_ahead(made, range(100), ahead=4)
-    assert made.steps == []  # nothing before the first is wanted
+    squares = Made()
+    results = read_ahead(squares, range(100), ahead=4)
+    assert squares.steps == []  # nothing before the first is wanted
     assert next(results) == 0
-    made.wait_for(4)  # without a further call of next
-    assert made.steps == [0, 1, 2, 3]
+    squares.wait_for(4)  # without a further call of next
+    assert squares.steps == [0, 1, 2, 3]
     assert next(results) == 1
-    made.wait_for(5)
-    assert made.steps == [0, 1, 2, 3, 4]
+    squares.wait_for(5)
+    assert squares.steps == [0, 1, 2, 3, 4]
     results.close()
     assert readers() == 0
 

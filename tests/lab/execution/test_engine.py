@@ -64,11 +64,11 @@ def test_a_sweep_ends_with_manifest_results_and_report_and_shares_its_runs(
     assert "<h1>Two cells</h1>" in page
     assert "muon, target_loss 0.5" in page
 
-    made = {path: path.stat().st_mtime_ns for path in store.rglob("result.json")}
+    times = {path: path.stat().st_mtime_ns for path in store.rglob("result.json")}
     assert main([*command, "--out", str(two), "--only", "[muon]", "--seeds", "[0, 1]"]) == 0
     assert "8 runs, 4 already finished" in capsys.readouterr().out
     assert len(list(store.rglob("result.json"))) == 6 + 4
-    assert all(path.stat().st_mtime_ns == when for path, when in made.items())
+    assert all(path.stat().st_mtime_ns == when for path, when in times.items())
 
 
 def test_a_run_is_planned_once_and_its_data_prepared_once(

@@ -36,10 +36,10 @@ class Counted:
 
 
 def test_batches_by_step_are_drawn_from_the_step_that_is_needed_and_in_its_rows() -> None:
-    made = Counted()
-    task = Task(made, RunConfig(steps=9, schedule=ScheduleConfig("linear", 1)), "counted")
+    counted = Counted()
+    task = Task(counted, RunConfig(steps=9, schedule=ScheduleConfig("linear", 1)), "counted")
     assert [batch[0].tolist() for batch in task.batches(7, slice(2))] == [[7, 7], [8, 8]]
-    assert made.first == [7]
+    assert counted.first == [7]
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -124,11 +124,11 @@ class Rotated(Line):
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         assert model.turn.is_complex()  # type: ignore[operator]
-        return super().loss(model, held() * batch)
+        return super().loss(model, ones() * batch)
 
 
 @functools.lru_cache(maxsize=1)
-def held() -> torch.Tensor:
+def ones() -> torch.Tensor:
     return torch.ones(4)
 
 
@@ -137,12 +137,12 @@ def test_complex_numbers_stay_complex(tmp_path: Path) -> None:
 
 
 def test_a_function_with_a_cache_is_packed_with_its_code_and_an_empty_cache() -> None:
-    held()
+    ones()
     packed = cloudpickle.loads(pack(Rotated()).content)
-    reference = packed.loss.__func__.__globals__["held"]
-    assert reference is not held
+    reference = packed.loss.__func__.__globals__["ones"]
+    assert reference is not ones
     assert reference.cache_info()[:3] == (0, 0, 1)
-    assert torch.equal(reference(), held())
+    assert torch.equal(reference(), ones())
 
 
 class Prepared(Line):

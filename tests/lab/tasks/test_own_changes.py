@@ -139,7 +139,7 @@ EDITS: dict[str, tuple[Callable[[Path], Any], bool]] = {
 
 @pytest.mark.parametrize("name", EDITS)
 def test_an_edit_of_any_file_is_seen(name: str, tmp_path: Path) -> None:
-    change, seen = EDITS[name]
+    change, counts = EDITS[name]
     folder, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     for place in (folder, folder / "pkg", elsewhere):
         place.mkdir()
@@ -153,7 +153,7 @@ def test_an_edit_of_any_file_is_seen(name: str, tmp_path: Path) -> None:
     first = pack(load(f"{folder / 'task.py'}:Line"))
     change(folder)
     again = pack(load(f"{folder / 'task.py'}:Line"))
-    assert (first.sha256 != again.sha256) == seen
+    assert (first.sha256 != again.sha256) == counts
 
 
 def test_a_module_that_was_changed_by_hand_is_another_task(tmp_path: Path) -> None:

@@ -39,21 +39,21 @@ def with_optimizer(run: RunConfig, name: str, **options: Any) -> RunConfig:
 def momentum(step: Callable[[Tensor], Tensor]) -> Any:
     """Decay; b ← βb + g from a copy of the decayed weights; this step of lr along g + βb."""
 
-    def formula(x: Tensor, g: Tensor, kept: dict[str, Tensor], decay: float, sign: float = 1.0) -> Tensor:
+    def formula(x: Tensor, g: Tensor, state: dict[str, Tensor], decay: float, sign: float = 1.0) -> Tensor:
         x = (1 - LR * decay) * x
-        kept["b"] = BETA * kept.get("b", x) + g
-        return x - LR * step(g + sign * BETA * kept["b"])
+        state["b"] = BETA * state.get("b", x) + g
+        return x - LR * step(g + sign * BETA * state["b"])
 
     return formula
 
 
-def adamw(x: Tensor, g: Tensor, kept: dict[str, Tensor], decay: float, sign: float = 1.0) -> Tensor:
+def adamw(x: Tensor, g: Tensor, state: dict[str, Tensor], decay: float, sign: float = 1.0) -> Tensor:
     """Decay; m and v; a step lr·√c2/c1·m/(√v + ε), where cᵢ = 1 − βᵢᵗ."""
-    t = kept["t"] = kept.get("t", torch.tensor(0.0)) + 1
-    kept["m"] = BETA1 * kept.get("m", torch.zeros_like(g)) + (1 - BETA1) * g
-    kept["v"] = BETA2 * kept.get("v", torch.zeros_like(g)) + (1 - BETA2) * g * g
+    t = state["t"] = state.get("t", torch.tensor(0.0)) + 1
+    state["m"] = BETA1 * state.get("m", torch.zeros_like(g)) + (1 - BETA1) * g
+    state["v"] = BETA2 * state.get("v", torch.zeros_like(g)) + (1 - BETA2) * g * g
     scale = math.sqrt(1 - BETA2 ** t.item()) / (1 - BETA1 ** t.item())
-    return (1 - LR * decay) * x - sign * LR * scale * kept["m"] / (kept["v"].sqrt() + EPS)
+    return (1 - LR * decay) * x - sign * LR * scale * state["m"] / (state["v"].sqrt() + EPS)
 
 
 def follow(run: RunConfig, formula: Any, named: str, sign: float = 1.0) -> float:
@@ -63,13 +63,13 @@ def follow(run: RunConfig, formula: Any, named: str, sign: float = 1.0) -> float
     followed = {name: p for name, p in setup.model.named_parameters() if named in name}
     assert followed
     points = {name: p.detach().clone() for name, p in followed.items()}
-    kept: dict[str, dict[str, Tensor]] = {name: {} for name in followed}
+    state: dict[str, dict[str, Tensor]] = {name: {} for name in followed}
     decays = {id(p): group["weight_decay"] for group in setup.optimizer.param_groups for p in group["params"]}
     worst = 0.0
     for batch, _ in zip(task.batches(0, slice(None)), range(5), strict=False):
         setup.forward_backward(setup.pieces(batch))
         for name, p in followed.items():
-            points[name] = formula(points[name], p.grad, kept[name], decays[id(p)], sign)
+            points[name] = formula(points[name], p.grad, state[name], decays[id(p)], sign)
         setup.optimizer.step()
         setup.optimizer.zero_grad()
         worst = max(worst, *((points[name] - p.detach()).abs().max().item() for name, p in followed.items()))

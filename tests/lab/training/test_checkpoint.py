@@ -40,17 +40,17 @@ def strided(seed: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
-@pytest.mark.parametrize("made", [lambda seed: trained(3 * (not seed), seed), strided], ids=["buffers", "strides"])
-def test_weights_buffers_and_states_come_back_to_the_bit(made: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [lambda seed: trained(3 * (not seed), seed), strided], ids=["buffers", "strides"])
+def test_weights_buffers_and_states_come_back_to_the_bit(make: Any, tmp_path: Path) -> None:
     def state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
         states = optimizer.state_dict()["state"]
         flat = {(index, name): value for index, values in states.items() for name, value in values.items()}
         return copy.deepcopy(model.state_dict() | flat)
 
-    model, optimizer = made(0)
+    model, optimizer = make(0)
     before = state(model, optimizer)
     Checkpoints(tmp_path, ALONE).save(3, model, optimizer, {"note": 7})
-    other, its_optimizer = made(1)
+    other, its_optimizer = make(1)
     rest = Checkpoints(tmp_path, ALONE).load(other, its_optimizer)
     assert rest["note"] == 7
     torch.testing.assert_close(state(other, its_optimizer), before, rtol=0, atol=0)

@@ -84,17 +84,17 @@ def poisoned(task: Poisoned, folder: Path, name: str = "adamw", lr: float = 0.01
 
 
 @pytest.mark.parametrize(
-    ("broken", "kept"),
+    ("broken", "steps"),
     [(41, [30, 40]), (40, [20, 30])],  # where it would save or stop
 )
 def test_a_run_that_diverges_keeps_its_checkpoints_and_no_broken_weights(
-    broken: int, kept: list[int], tmp_path: Path
+    broken: int, steps: list[int], tmp_path: Path
 ) -> None:
     result = poisoned(Poisoned(broken), tmp_path, on_step=stop_at(40) if broken == 40 else None)
     assert result["diverged"]
     assert result["val_loss"] is None
-    assert result["resume_from"] == f"checkpoint-000000{kept[-1]}"
-    assert [path.name for path in own_checkpoints(tmp_path)] == [f"checkpoint-000000{step}" for step in kept]
+    assert result["resume_from"] == f"checkpoint-000000{steps[-1]}"
+    assert [path.name for path in own_checkpoints(tmp_path)] == [f"checkpoint-000000{step}" for step in steps]
     assert not (tmp_path / "model.safetensors").exists()
     assert result["files"].keys() == {"metrics.jsonl"}
     with pytest.raises(LabError, match=r"holds another run \(config\.optimizer\.lr: 0\.01 → 0\.005\)"):

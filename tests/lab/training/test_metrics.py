@@ -178,8 +178,8 @@ def test_curvature_is_logged_with_its_share_above_the_fit(run: RunConfig, tmp_pa
     rows = read_metrics(tmp_path / "straight")
     assert [row["step"] for row in rows if "curvature" in row] == [1, 3, 5, 7, 9, 11]
     points = [(row["loss"], row["curvature"]) for row in rows if "curvature" in row]
-    for above, seen in ((rows[9]["curvature_above"], points[:5]), (result["curvature_above"], points)):
-        losses, values = np.array(seen).T
+    for above, some in ((rows[9]["curvature_above"], points[:5]), (result["curvature_above"], points)):
+        losses, values = np.array(some).T
         curve = np.polyval(np.polyfit(losses, values, 2), losses)
         assert above == np.mean(values > curve)
         assert 0 < above < 1

@@ -22,9 +22,6 @@ def tables(stored: dict[str, Any]) -> dict[str, list[list[str]]]:
     return by_file
 
 
-Rows = Callable[[dict[str, Any]], list[list[str]]]
-
-
 def _tests(results: dict[str, Any]) -> list[list[str]]:
     """All tests in one row, and a row for each of which some cases failed."""
     total = {key: sum(of[key] for of in results.values()) for key in ("passed", "failed", "skipped")}
@@ -55,7 +52,7 @@ def _number(value: float | None) -> str:
     return "–" if value is None else str(value) if isinstance(value, int) else f"{value:.3g}"
 
 
-SECTIONS: dict[str, tuple[list[str], Rows]] = {
+SECTIONS: dict[str, tuple[list[str], Callable[[dict[str, Any]], list[list[str]]]]] = {
     "tests": (["test", "passed", "failed", "skipped"], _tests),
     "steps": (["step", "ms", "× faster", "of these the host's", "launches", "temporaries, GB"], _steps),
     "llama": (["LLaMA-124M", "tokens a second", "MFU, %", "ms a step", "peak, GB"], _llama),

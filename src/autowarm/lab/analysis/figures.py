@@ -21,6 +21,7 @@ from .summary import Point, Summary
 
 COLOURS = {"adaptive": ORANGE, "linear": BLUE, "best": BLUE, "paper": GREY}
 STYLES = {"adaptive": "--", "linear": "-", "paper": ":"}
+_LABELS = {"adaptive": "default", "linear": "best hand-set", "paper": "Algorithm 1"}
 PANEL = (3.9, 3.1)  # inches
 _COLUMNS = 3
 
@@ -74,23 +75,21 @@ def curves_figure(pairs: Sequence[tuple[Summary, Sequence[Curve]]]) -> Figure:
 
 def curves_of(summary: Summary, results: Results) -> list[Curve]:
     """Read the curves of a cell's first seed from the runs' folders."""
-    chosen: list[Curve] = []
-    wanted: list[tuple[str, str, Point | None]] = [
-        ("linear", "best hand-set", summary.best), ("paper", "Algorithm 1", summary.paper),
-        ("adaptive", "default", summary.adaptive),
-    ]  # fmt: skip
-    for kind, label, point in wanted:
+    curves: list[Curve] = []
+    points = {"linear": summary.best, "paper": summary.paper, "adaptive": summary.adaptive}
+    for kind, point in points.items():
         if point is None:
             continue
         for row in results.rows:
             same = row["cell"] == summary.cell and row["schedule"] == kind and row["seed"] == min(point.losses)
-            if same and (kind != "linear" or row["warmup_steps"] == point.warmup_steps):
-                folder = results.folder_of(row)
-                if folder and (metrics := read_metrics(folder)):
-                    stuck = kind != "linear" and row["switched_at"] is None
-                    note = " (never left warm-up)" if stuck else f" ({row['warmup_steps']} updates)"
-                    chosen.append((kind, label + note, metrics))
-    return chosen
+            if not same or (kind == "linear" and row["warmup_steps"] != point.warmup_steps):
+                continue
+            folder = results.folder_of(row)
+            if folder and (metrics := read_metrics(folder)):
+                stuck = kind != "linear" and row["switched_at"] is None
+                note = "never left warm-up" if stuck else f"{row['warmup_steps']} updates"
+                curves.append((kind, f"{_LABELS[kind]} ({note})", metrics))
+    return curves
 
 
 def _heading(summary: Summary) -> str:

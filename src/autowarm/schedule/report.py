@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from .._torch.plotting import axes_or_new
 from . import core
 from .groups import GroupRates
+from .peak_limit import PeakLimit
 from .profile import Profile
 from .recovery import Guard, Recovery
 
@@ -26,12 +27,13 @@ class Report:
     process_group: "torch.distributed.ProcessGroup | None"
     last_epoch: Any
     base_lrs: list[float]
-    """The groups' peak rates. Change an entry to change that group's peak from the next step on."""
+    """The groups' peak rates, which ``peak_limit`` lowers. Change an entry to change that group's from the next step on."""
 
     _plan: core.Plan
     _state: core.State
     _groups: GroupRates
     _guard: Guard | None
+    _limit: PeakLimit
 
     @property
     def total_steps(self) -> int | None:
@@ -84,7 +86,11 @@ class Report:
 
     @property
     def _peak(self) -> float:
-        return next((lr for lr in self.base_lrs if lr > 0), 0.0)
+        return next((lr for lr in self.base_lrs if lr > 0), 0.0) * self._limit.factor
+
+    @property
+    def _length(self) -> int:
+        return self._state.planned_steps or core.OPEN_HORIZON
 
     def metrics(self) -> dict[str, float | int | str]:
         """The schedule's state for a logger: a flat dictionary of plain numbers and text.
@@ -93,8 +99,9 @@ class Report:
             ``phase``, ``loss`` (smoothed, and not updated after warm-up), ``gap`` (loss − f*), ``target_loss`` (f*),
             ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate; ``lr_1`` and so on for later groups of
             other peaks), ``warmup_steps`` (so far), ``warmup_end`` (the update at which warm-up ended, or ends at the
-            latest), ``ended_by``, ``trained`` (1 if the weights were trained before, else 0) and ``recoveries`` (how
-            many, with ``recover``). Values that are not known yet are left out.
+            latest), ``ended_by``, ``trained`` (1 if the weights were trained before, else 0), ``peak_limit`` (the
+            factor by which ``peak_limit`` lowers the peaks, or 1) and ``recoveries`` (how many, with ``recover``).
+            Values that are not known yet are left out.
 
         Example:
             >>> import torch
@@ -115,6 +122,7 @@ class Report:
             "warmup_end": self._latest(),
             "ended_by": state.ended_by,
             "trained": None if state.trained is None else int(state.short),
+            "peak_limit": self._limit.factor if self._limit.moves else None,
             "recoveries": None if self._guard is None else len(self._guard.recoveries),
         }
         peaks = [rate.peak * rate.scale for rate in self._groups]
@@ -126,7 +134,8 @@ class Report:
         state = self._state
         total = "an open run" if state.total_steps is None else state.total_steps
         words = [f"{self.phase}, update {state.updates} of {total}", *["trained weights"] * state.short]
-        words.append(f"lr {self._rate(0):.3g} ({state.share:.3g} of the peak)")
+        limited = f", which is limited to {self._peak:.2g}" if self._limit.factor < 1.0 else ""
+        words.append(f"lr {self._rate(0):.3g} ({state.share:.3g} of the peak{limited})")
         if state.ended_by is not None:
             at = "" if state.average is None else f" at a loss of {state.average:.4g}"
             words.append(f"warm-up took {state.warmup_steps} updates, ended by {state.ended_by}{at}")

@@ -27,7 +27,7 @@ class Report:
     process_group: "torch.distributed.ProcessGroup | None"
     last_epoch: Any
     base_lrs: list[float]
-    """The groups' peak rates, which ``peak_limit`` lowers. Change an entry to change that group's from the next step on."""
+    """The groups' peak rates as given. Change an entry to change that group's peak from the next step on."""
 
     _plan: core.Plan
     _state: core.State

@@ -85,13 +85,11 @@ def adaptive_warmup(
         return AdaptiveWarmupState._make([*arrays, inside.init(params)])
 
     def update(updates: Any, state: AdaptiveWarmupState, params: Any = None, *, value: Any, **extra: Any) -> Any:
+        if bears is not None and params is None:
+            raise ValueError("step= limits the peak by the weights: call update(grads, state, params, value=loss)")
         share, (updates, after) = state.share, inside.update(updates, state.inner, params, value=value, **extra)
         limit = state.limit
         if bears is not None:
-            if params is None:
-                raise ValueError(
-                    "step= limits the peak by the weights: call update(updates, state, params, value=loss)"
-                )
             limit = jax.lax.cond(state.updates == 0, partial(_limit, bears), lambda *_: limit, params, updates)
         state = _advance(plan, begun, state._replace(inner=None), jnp.asarray(value, float).reshape(()))
         updates = jax.tree.map(lambda x: (share * limit * x).astype(x.dtype), updates)

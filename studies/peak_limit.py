@@ -19,9 +19,9 @@ do, it is the one of the lower excess. If none does, the schedule only warns. Al
 as Muon's runs here do; if Muon fails and the others pass, each group having its own is judged next, on other seeds.
 """
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean as mean
 
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.analysis.statistics import Estimate
@@ -29,20 +29,18 @@ from autowarm.lab.analysis.statistics import Estimate
 from . import beds, bench, entries
 from .measures import regret, sweep
 from .pages.tables import mean_and_worst, with_error
-from .rows import PlannedRow, Row, Rows
+from .rows import Cell, PlannedRow, Row, Rows
 
 LIMITS = ("peak limit 2.5", "peak limit 2")
 NAMES = (entries.DEFAULT, *LIMITS)
+SEED = 60  # of (b)
 TUNED = bench.FACTORS.index(1.0)  # the three after it are about 3, 10 and 30
 
 
-def small() -> list[PlannedRow]:
-    """The runs of (b)."""
-    cells = [(bench.BEDS[bed][0], bench.cells(bed, optimizer, 1_000)[TUNED])
-             for bed in ("mlp", "bytes") for optimizer in bench.OPTIMIZERS]  # fmt: skip
-    return [
-        PlannedRow(part, cell, f"small {name}", 60) for part, cell in cells for name in ("peak limit none", *LIMITS)
-    ]
+def small() -> list[tuple[str, Cell]]:
+    """The settings of (b): their parts and cells."""
+    return [(bench.BEDS[bed][0], bench.cells(bed, one, 1_000)[TUNED])
+            for bed in ("mlp", "bytes") for one in bench.OPTIMIZERS]  # fmt: skip
 
 
 def make(run: PlannedRow) -> Row:
@@ -58,7 +56,7 @@ def make(run: PlannedRow) -> Row:
 
 
 def judgement_table(rows: Rows) -> str:
-    """CSV: means over beds and optimizers by length and limit: the cost, the excess, the sensitivity."""
+    """CSV: means over settings by length and limit: the cost, the excess, the sensitivity; the cost alone in (b)."""
     lines: list[list[object]] = []
     for part in bench.PLAN:
         found = [sweep(rows, bench.BEDS[bed][0], bench.cells(bed, one, part.steps), NAMES, part.seeds)
@@ -68,39 +66,31 @@ def judgement_table(rows: Rows) -> str:
                        for one in some] for name in NAMES}  # fmt: skip
         for name in NAMES if some else ():
             costs = [regret(one.curves[name][TUNED], one.curves[NAMES[0]][TUNED], one.first) for one in some]
-            change = [
-                statistics.fmean(x) - statistics.fmean(y) for x, y in zip(over[name], over[NAMES[0]], strict=True)
-            ]
+            change = [mean(x) - mean(y) for x, y in zip(over[name], over[NAMES[0]], strict=True)]
             lines.append([f"{part.steps:,}", name, len(some), mean_and_worst(costs),
-                          *(f"{statistics.fmean(at):.3f}" for at in zip(*over[name], strict=True)),
+                          *(f"{mean(at):.3f}" for at in zip(*over[name], strict=True)),
                           with_error(Estimate(tuple(change))),
-                          f"{statistics.fmean(one.sensitivity(name) for one in some):.3f}"])  # fmt: skip
+                          f"{mean(one.sensitivity(name) for one in some):.3f}"])  # fmt: skip
+    for name in LIMITS:
+        pairs = [[rows.runs(part, cell, f"small {which}").get(SEED) for which in (name, "peak limit none")]
+                 for part, cell in small()]  # fmt: skip
+        costs = [
+            regret(one["val_loss"], other["val_loss"], other["first_loss"]) for one, other in pairs if one and other
+        ]
+        lines += [["1,000, small", name, len(costs), mean_and_worst(costs), *5 * ["–"]]] if costs else []
     return comma_separated(["T", "limit", "settings", "cost at the tuned rate, % (worst)", "excess at 3 times", "at 10",
                             "at 30", "mean excess − the default's", "sensitivity"], lines)  # fmt: skip
 
 
-def small_table(rows: Rows) -> str:
-    """CSV: the cost of each limit for weights that begin a tenth as large."""
-    lines: list[list[object]] = []
-    for name in LIMITS:
-        costs = []
-        for run in small():
-            free = replace(run, schedule="small peak limit none")
-            if run.schedule == f"small {name}" and run in rows and free in rows:
-                pair = [rows.losses(one.part, one.cell, one.schedule)[one.seed] for one in (run, free)]
-                costs.append(regret(*pair, first=rows[free]["first_loss"]))
-        lines += [[name, len(costs), mean_and_worst(costs)]] if costs else []
-    return comma_separated(["limit", "settings", "cost at the tuned rate, % (worst)"], lines)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
-    """Make what is left of the runs, or list it; print the tables."""
+    """Make what is left of the runs, or list it; print the table."""
     parser = bench.parser_of("peak_limit", __doc__)
     parser.add_argument("--list", action="store_true", help="only say what is left")
-    runs = [*bench.planned(part._replace(entries=NAMES) for part in bench.PLAN), *small()]
-    runs.sort(key=lambda run: run.schedule in LIMITS)  # which may copy the rows of the default
+    names = [f"small {name}" for name in ("peak limit none", *LIMITS)]
+    runs = bench.planned(part._replace(entries=NAMES) for part in bench.PLAN)
+    runs += [PlannedRow(part, cell, name, SEED) for part, cell in small() for name in names]
     if parser.parse_args(argv).list:
         print(bench.listing(runs, Rows.load(bench.ROWS), ()))
-    else:
-        bench.go_on(runs, bench.ROWS, make)
-    print(judgement_table(Rows.load(bench.ROWS)), small_table(Rows.load(bench.ROWS)), sep="\n")
+    else:  # the default first, whose rows may be copied
+        bench.go_on(sorted(runs, key=lambda run: run.schedule in LIMITS), bench.ROWS, make)
+    print(judgement_table(Rows.load(bench.ROWS)))

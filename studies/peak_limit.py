@@ -58,25 +58,25 @@ def make(run: PlannedRow) -> Row:
 def judgement_table(rows: Rows) -> str:
     """CSV: means over settings by length and limit: the cost, the excess, the sensitivity; the cost alone in (b)."""
     lines: list[list[object]] = []
-    for part in bench.PLAN:
-        found = [sweep(rows, bench.BEDS[bed][0], bench.cells(bed, one, part.steps), NAMES, part.seeds)
-                 for bed in part.beds for one in bench.OPTIMIZERS]  # fmt: skip
+    for plan in bench.PLAN:
+        found = [sweep(rows, bench.BEDS[bed][0], bench.cells(bed, one, plan.steps), NAMES, plan.seeds)
+                 for bed in plan.beds for one in bench.OPTIMIZERS]  # fmt: skip
         some = [one for one in found if one is not None]
         over = {name: [[loss - min(map(min, one.curves.values())) for loss in one.curves[name][TUNED + 1 :]]
                        for one in some] for name in NAMES}  # fmt: skip
         for name in NAMES if some else ():
             costs = [regret(one.curves[name][TUNED], one.curves[NAMES[0]][TUNED], one.first) for one in some]
             change = [mean(x) - mean(y) for x, y in zip(over[name], over[NAMES[0]], strict=True)]
-            lines.append([f"{part.steps:,}", name, len(some), mean_and_worst(costs),
+            lines.append([f"{plan.steps:,}", name, len(some), mean_and_worst(costs),
                           *(f"{mean(at):.3f}" for at in zip(*over[name], strict=True)),
                           with_error(Estimate(tuple(change))),
                           f"{mean(one.sensitivity(name) for one in some):.3f}"])  # fmt: skip
     for name in LIMITS:
-        pairs = [[rows.runs(part, cell, f"small {which}").get(SEED) for which in (name, "peak limit none")]
-                 for part, cell in small()]  # fmt: skip
-        costs = [
-            regret(one["val_loss"], other["val_loss"], other["first_loss"]) for one, other in pairs if one and other
-        ]
+        costs = []
+        for part, cell in small():
+            ours, free = (rows.losses(part, cell, f"small {which}").get(SEED) for which in (name, "peak limit none"))
+            if ours is not None and free is not None:
+                costs.append(regret(ours, free, rows.first_loss(part, cell, f"small {name}", [SEED])))
         lines += [["1,000, small", name, len(costs), mean_and_worst(costs), *5 * ["–"]]] if costs else []
     return comma_separated(["T", "limit", "settings", "cost at the tuned rate, % (worst)", "excess at 3 times", "at 10",
                             "at 30", "mean excess − the default's", "sensitivity"], lines)  # fmt: skip

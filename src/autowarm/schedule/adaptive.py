@@ -66,8 +66,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             and optimizer from a copy of the healthy run and goes on; the model in place of True restores its buffers,
             too, and what else it holds; "warn" only warns. See `recoveries` and docs/recovery.md.
         peak_limit: if T steps in random directions would move the weights by more than this many times their norm, all
-            peaks are lowered by one factor at the first update, with a warning; see `autowarm.schedule.peak_limit`.
-            None lowers none; SGD, optimizers that are not known and weights that are all zero have no limit.
+            peaks are lowered by one factor at the first update, with a warning; see docs/which-rate.md. None lowers
+            none; SGD, optimizers that are not known and weights that are all zero have no limit.
         target_loss: f*, roughly the loss at the end of the run; None takes 0.3·f(x0).
         chance_loss: the loss of an untrained model, such as ln(vocabulary), above which f(x0) is not taken. If f(x0) is
             below three quarters of it, the weights count as trained.

@@ -71,22 +71,6 @@ def regret(loss: float, best: float, first: float) -> float:
     return round(100 * ((first if math.isinf(loss) else loss) - best) / (first - best), 12)
 
 
-def sensitivity(losses: Sequence[float], first: float) -> float:
-    """The learning-rate sensitivity, from the loss at each rate of a log grid; ∞ where the run diverged.
-
-    Example:
-        >>> from studies.measures import sensitivity
-        >>> sensitivity([3.0, 2.0, float("inf")], first=4.0)
-        1.0
-    """
-    return excess(losses, first, min(losses))
-
-
-def excess(losses: Sequence[float], first: float, best: float) -> float:
-    """The same, less the lowest loss of all methods."""
-    return statistics.fmean(min(loss, first) for loss in losses) - min(best, first)
-
-
 def updates_to(row: Row, target: float) -> int | None:
     """After how many updates a run's training loss is at the target, if the row has a curve, and it ever is."""
     length, curve = math.ceil(row["cell"]["steps"] / 50), row.get("curve", ())
@@ -228,12 +212,19 @@ class Sweep(NamedTuple):
     first: float  # the loss before the first update
 
     def sensitivity(self, name: str) -> float:
-        """The learning-rate sensitivity of an entry."""
-        return sensitivity(self.curves[name], self.first)
+        """The learning-rate sensitivity of an entry.
 
-    def excess(self, name: str) -> float:
-        """Its excess over the best loss of all entries."""
-        return excess(self.curves[name], self.first, min(map(min, self.curves.values())))
+        Example:
+            >>> from studies.measures import Sweep
+            >>> Sweep([0.1, 0.3, 1.0], {"none": [3.0, 2.0, float("inf")]}, first=4.0).sensitivity("none")
+            1.0
+        """
+        return self.excess(name, min(self.curves[name]))
+
+    def excess(self, name: str, best: float | None = None) -> float:
+        """Its mean loss, the first at most, less the best loss of all entries."""
+        best = min(map(min, self.curves.values())) if best is None else best
+        return statistics.fmean(min(loss, self.first) for loss in self.curves[name]) - min(best, self.first)
 
 
 def sweep(rows: Rows, part: str, cells: Sequence[Cell], names: Iterable[str], seeds: Sequence[int]) -> Sweep | None:

@@ -17,10 +17,8 @@ from studies.measures import (
     Setting,
     Sweep,
     at_own_rates,
-    excess,
     judge,
     judged,
-    sensitivity,
     settings,
     sweep,
     tuned_rates,
@@ -137,7 +135,8 @@ def test_the_tuned_rate_is_the_lower_of_two_equally_good_ones() -> None:
     ],
 )
 def test_sensitivity_and_excess(losses: list[float], first: float, best: float, expected: tuple[float, float]) -> None:
-    assert (sensitivity(losses, first), excess(losses, first, best)) == pytest.approx(expected)
+    found = Sweep([0.1] * len(losses), {"one": losses, "other": [best]}, first)
+    assert (found.sensitivity("one"), found.excess("one")) == pytest.approx(expected)
 
 
 def test_sensitivity_and_excess_of_the_stored_rows_agree_with_an_independent_computation() -> None:

@@ -73,6 +73,10 @@ WORDS = {
         "the loss was NaN or infinite {when} update {updates}: the schedule ignores it but counts the update (warned "
         "once). An optimizer that has made this update may have NaN weights: skip it there, or pass recover=True"
     ),
+    "peak limit": (
+        "lr {lr:g} moves the weights by {moves:g}% of their norm in each update; {updates:,} updates bear {bears:g}%: "
+        "the peak is {peak:.2g} (peak_limit=None keeps {lr:g})"
+    ),
     "stalled": "the run of total_steps={total} ends still in warm-up: {why}",
     "overrun": (
         "more than total_steps={total} updates were made: the rate stays where it is. total_steps counts updates, not "

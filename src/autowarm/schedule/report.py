@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from .._torch.plotting import axes_or_new
 from . import core
 from .groups import GroupRates
+from .peak_limit import PeakLimit
 from .profile import Profile
 from .recovery import Guard, Recovery
 
@@ -26,12 +27,13 @@ class Report:
     process_group: "torch.distributed.ProcessGroup | None"
     last_epoch: Any
     base_lrs: list[float]
-    """The groups' peak rates. Change an entry to change that group's peak from the next step on."""
+    """The groups' peak rates as given. Change an entry to change that group's peak from the next step on."""
 
     _plan: core.Plan
     _state: core.State
     _groups: GroupRates
     _guard: Guard | None
+    _limit: PeakLimit
 
     @property
     def total_steps(self) -> int | None:
@@ -60,10 +62,10 @@ class Report:
         """
         gap0, peak_gap, given = self._state.gap0, self._state.peak_gap, self._plan.profile
         if given is not None:
-            return replace(given, lr=self._groups.peak) if isinstance(given, Profile) else None
+            return replace(given, lr=self._peak) if isinstance(given, Profile) else None
         if gap0 is None or peak_gap is None:
             return None
-        return Profile(self._groups.peak, self._plan.div, gap0, peak_gap, self._plan.rho)
+        return Profile(self._peak, self._plan.div, gap0, peak_gap, self._plan.rho)
 
     @property
     def target_loss(self) -> float | None:
@@ -80,6 +82,10 @@ class Report:
         """What happened at each alarm of ``recover``, in order; see docs/recovery.md."""
         return [] if self._guard is None else list(self._guard.recoveries)
 
+    @property
+    def _peak(self) -> float:
+        return self._groups.peak * self._limit.factor
+
     def metrics(self) -> dict[str, float | int | str]:
         """The schedule's state for a logger: a flat dictionary of plain numbers and text.
 
@@ -87,8 +93,9 @@ class Report:
             ``phase``, ``loss`` (smoothed, and not updated after warm-up), ``gap`` (loss − f*), ``target_loss`` (f*),
             ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate; ``lr_1`` and so on for later groups of
             other peaks), ``warmup_steps`` (so far), ``warmup_end`` (the update at which warm-up ended, or ends at the
-            latest), ``ended_by``, ``trained`` (1 if the weights were trained before, else 0) and ``recoveries`` (how
-            many, with ``recover``). Values that are not known yet are left out.
+            latest), ``ended_by``, ``trained`` (1 if the weights were trained before, else 0), ``peak_limit`` (the
+            factor by which ``peak_limit`` lowers the peaks, or 1) and ``recoveries`` (how many, with ``recover``).
+            Values that are not known yet are left out.
 
         Example:
             >>> import torch
@@ -109,6 +116,7 @@ class Report:
             "warmup_end": self._latest(),
             "ended_by": state.ended_by,
             "trained": None if state.trained is None else int(state.short),
+            "peak_limit": self._limit.factor if self._limit.moves else None,
             "recoveries": None if self._guard is None else len(self._guard.recoveries),
         }
         # One rate for each distinct peak: groups of the same peak have the same rate, but for those without a warm-up.
@@ -121,7 +129,8 @@ class Report:
         state = self._state
         total = "an open run" if state.total_steps is None else state.total_steps
         words = [f"{self.phase}, update {state.updates} of {total}", *["trained weights"] * state.short]
-        words.append(f"lr {self._rate(0):.3g} ({state.share:.3g} of the peak)")
+        limited = f", which is limited to {self._peak:.2g}" if self._limit.factor < 1.0 else ""
+        words.append(f"lr {self._rate(0):.3g} ({state.share:.3g} of the peak{limited})")
         if state.ended_by is not None:
             at = "" if state.average is None else f" at a loss of {state.average:.4g}"
             words.append(f"warm-up took {state.warmup_steps} updates, ended by {state.ended_by}{at}")
@@ -164,7 +173,7 @@ class Report:
                 "is not given and they have an arbitrary zero. Until then time alone sets the rate"
             )
         ax, fstar = axes_or_new(ax, 5.5, 3.2), self._state.target_loss or 0.0
-        rate = self._state.share * self._groups.peak
+        rate = self._state.share * self._peak
         switch = fstar + profile.peak_gap
         for low, high, style, name in (
             (profile.peak_gap, profile.gap0, "-", "η(Δ), the warm-up"),

@@ -35,7 +35,7 @@ def checked(
         swapped = ": the optimizer comes first, then total_steps" if isinstance(given["total_steps"], Optimizer) else ""
         raise TypeError(f"the first argument is the optimizer, got a {type(inner).__name__}{swapped}")
     # What no plan holds.
-    max_nonfinite = clean(max_nonfinite=given.pop("max_nonfinite"))["max_nonfinite"]
+    limits = clean(max_nonfinite=given.pop("max_nonfinite"), peak_limit=given.pop("peak_limit"))
     if not (trained is None or isinstance(trained, bool)):
         raise ValueError(f"trained must be True, False, or None to look at the weights, got {trained!r}")
     if decay != "wso":  # which is flat, as the warning recommends
@@ -69,7 +69,8 @@ def checked(
         peak_gap: Any = plan.peak_gap
         around = [2.0 * p * peak_gap for p in STEPS[1:]]  # its peak; a gap of 0 has no rate
         names["profile"] = repr(profile) if isinstance(profile, Profile) else name_of(profile, around)
-    return inner, names | {"trained": trained, "recover": recover} | numbers, plan, counted, max_nonfinite
+    names |= {"trained": trained, "recover": recover, "peak_limit": limits["peak_limit"]}
+    return inner, names | numbers, plan, counted, limits["max_nonfinite"]
 
 
 def sealed(owner: str, content: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """DTensors: this rank's shards, and gradients in their parameters' placements."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,6 +31,13 @@ def local(x: Tensor) -> Tensor:
 def placements_of(x: Tensor) -> Any:
     """How a DTensor is placed on its mesh; None for other tensors."""
     return x.placements if is_dtensor(x) else None  # type: ignore[attr-defined]
+
+
+def shards(x: Tensor) -> int:
+    """How many pieces a tensor is cut into; ranks beside these hold copies of them."""
+    if not is_dtensor(x):
+        return 1
+    return math.prod(x.device_mesh.size(i) for i, place in enumerate(x.placements) if not place.is_replicate())  # type: ignore[attr-defined]
 
 
 def check_placed(who: str, p: Tensor, g: Tensor) -> None:

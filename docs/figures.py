@@ -9,6 +9,7 @@ import csv
 import dataclasses
 import json
 import os
+import runpy
 import sys
 import warnings
 from collections.abc import Callable
@@ -60,12 +61,16 @@ def drawings(folder: Path) -> dict[str, Callable[[], Figure | str]]:
     found: dict[str, Callable[[], Figure | str]] = {
         name: partial(entry.make, sources) for name, entry in GALLERY.items() if name in stored
     }
-    return found | {
-        "calibration-muon": _calibration,
-        "authors-switch": styled(_authors_switch),
-        "rates": styled(_rates),
-        "stall": styled(_stall),
-    }
+    return (
+        found
+        | runpy.run_path(str(DOCS / "claims.py"))["tables"](sources)
+        | {
+            "calibration-muon": _calibration,
+            "authors-switch": styled(_authors_switch),
+            "rates": styled(_rates),
+            "stall": styled(_stall),
+        }
+    )
 
 
 def laid_out(folder: Path) -> Path:

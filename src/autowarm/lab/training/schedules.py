@@ -23,6 +23,14 @@ _GREEDY_ROWS = 800
 _WSD_WARMUP, _WSD_DECAY = 0.1, 0.2  # shares of the run
 
 
+def wsd_tenth(p: float) -> float:
+    """WSD as in the paper's ablation: flat, then linear to 0 over the last tenth of the decay."""
+    return min(1.0, 10.0 * (1.0 - p))
+
+
+_DECAYS = {**DECAYS, "wsd-tenth": wsd_tenth}
+
+
 def hand_set(
     step: int,
     warmup_steps: int,
@@ -53,7 +61,7 @@ def share_at_gap(gap: float, gap0: float, peak_gap: float, div: float, warmup: s
 
 def _share(p: float, div: float, warmup: str, decay: str) -> float:
     """The share of the peak rate at distance p from the peak: 1/div at −1, 1 at 0, and the decay's end at 1."""
-    return float(1 / div + (1 - 1 / div) * WARMUPS[warmup](-p) if p < 0 else DECAYS[decay](p))
+    return float(1 / div + (1 - 1 / div) * WARMUPS[warmup](-p) if p < 0 else _DECAYS[decay](p))
 
 
 def authors_peak_gap(
@@ -126,7 +134,7 @@ def adaptive(
     """Ours."""
     scheduler: AdaptiveWarmup = make(
         optimizer, total_steps=steps, target_loss=config.target_loss, peak_gap=config.peak_gap, warmup=config.warmup,
-        decay=config.decay, **config.options, **({} if config.div is None else {"div": config.div}), **more,
+        decay=_DECAYS[config.decay], **config.options, **({} if config.div is None else {"div": config.div}), **more,
     )  # fmt: skip
     return scheduler
 

@@ -27,7 +27,8 @@ from ..execution.engine import make
 from ..tasks.models import parameters
 from .costs import hours
 from .gallery import GALLERY, Sources, picture
-from .published import Published, by_target_loss, points
+from .published import Published, by_target_loss
+from .published import points as published_points
 from .settings import MAIN, SWIN, Setting, deviations
 from .smoothness import FIT_HEADINGS, fit_rows, measured, studies
 
@@ -95,7 +96,7 @@ def _grid(sources: Sources, size: str) -> list[Summary]:
 def _sweep(sources: Sources, size: str) -> Figure:
     """Draw a panel per cell; at scale "paper" also the authors' points."""
     summaries, runs = _grid(sources, size), _paper_runs(sources, f"warmup-sweep-{size}")
-    figure, (hand, adaptive) = sweep_figure(summaries), points()
+    figure, (hand, adaptive) = sweep_figure(summaries), published_points()
     for axes, summary in zip(figure.axes, summaries, strict=False):  # a grid may have empty panels at its end
         cell = summary.cell
         batch, steps = cell["batch_size"], cell["steps"]
@@ -139,11 +140,11 @@ def _ablation(sources: Sources, sweep: str, key: str, label: str) -> Figure:
         axes.axhline(reference.val_loss, color=COLOURS["linear"], linestyle="--",
                      label=f"best hand-set ({reference.warmup_steps:.0f} updates)")  # fmt: skip
     if sources.scale == "paper" and key == "schedule.target_loss":
-        published = by_target_loss()
+        hand, published = published_points()[0][Published("124M", 32, 64_000, "muon")], by_target_loss()
         axes.plot([values.index(value) for value in published], [*published.values()], "s", color=INK, fillstyle="none",
                   label="the authors' Algorithm 1")  # fmt: skip
-        axes.axhline(min(loss for _, loss in points()[0][Published("124M", 32, 64_000, "muon")]), color=INK,
-                     linestyle="-.", linewidth=1, label="the authors' best hand-set")  # fmt: skip
+        axes.axhline(min(loss for _, loss in hand), color=INK, linestyle="-.", linewidth=1,
+                     label="the authors' best hand-set")  # fmt: skip
     axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
     axes.set(xlabel=label, ylabel="final validation loss")
     axes.legend()
@@ -253,8 +254,9 @@ def table_main(sources: Sources) -> str:
                           _otherwise(run, MAIN, sources.scale)])  # fmt: skip
             if sources.scale == "paper":
                 published = Published(size, cell["batch_size"], cell["steps"], cell["optimizer"])
-                length, loss = min(points()[0][published], key=lambda point: point[1])
-                lines[-1] += [f"{loss:.3f}", length, f"{points()[1][published]:.3f}"]
+                hand, adaptive = published_points()
+                length, loss = min(hand[published], key=lambda point: point[1])
+                lines[-1] += [f"{loss:.3f}", length, f"{adaptive[published]:.3f}"]
     if sources.scale == "paper":
         headings += ["the authors' best hand-set", "steps", "their Algorithm 1"]
     return markdown.comma_separated(headings, lines)

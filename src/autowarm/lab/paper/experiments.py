@@ -99,18 +99,16 @@ def _sweep(sources: Sources, size: str) -> Figure:
     figure, (hand, adaptive) = sweep_figure(summaries), published_points()
     for axes, summary in zip(figure.axes, summaries, strict=False):  # a grid may have empty panels at its end
         cell = summary.cell
-        batch, steps = cell["batch_size"], cell["steps"]
-        tokens = batch * steps * runs[cell["name"]].model.seq_len
-        axes.set_title(
-            f"{summary.name}, rate {cell['lr']:g}, batch {batch}\n{steps:,} updates, {tokens / 1e6:,.0f}M tokens"
-        )
+        batch, steps, run = cell["batch_size"], cell["steps"], runs[cell["name"]]
+        length = f"{steps:,} updates, {batch * steps * run.model.seq_len / 1e6:,.0f}M tokens"
+        axes.set_title(f"{summary.name}, rate {cell['lr']:g}, batch {batch}\n{length}")
         if sources.scale == "paper":
             published = Published(size, batch, steps, cell["optimizer"])
             lengths, losses = zip(*hand[published], strict=True)
             axes.plot(lengths, losses, "s", color=INK, fillstyle="none", label="the authors' hand-set")
             axes.axhline(adaptive[published], color=INK, linestyle="-.", linewidth=1, label="the authors' Algorithm 1")
-            low, high = axes.get_ylim()
-            axes.set_ylim(min(low, adaptive[published]), max(high, *losses))
+            low, high = min(axes.get_ylim()[0], adaptive[published]), max(axes.get_ylim()[1], *losses)
+            axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
             axes.legend(fontsize="x-small")
     return figure
 

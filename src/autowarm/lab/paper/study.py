@@ -81,15 +81,6 @@ class Study:
             )
         else:
             sentences.append("K falls as the gap falls, as assumed.")
-        if self.nonnegative.r2 < 0.5 * quadratic.r2:
-            sentences.append(
-                f"With K0, K1, K2 ≥ 0, as the theorems ask, R² falls to {max(self.nonnegative.r2, 0.0):.3f}."
-            )
-        if self.power is not None and self.power.coefficients[1] > 0:
-            end = ", the end of its range," if self.power.rho_at_end else ""
-            sentences.append(
-                f"With K0, Kρ ≥ 0 and ρ free, ρ = {self.power.rho:.2g}{end} fits best (R² {self.power.r2:.3f})."
-            )
         return " ".join(sentences)
 
     def __str__(self) -> str:

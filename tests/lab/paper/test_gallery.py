@@ -68,3 +68,6 @@ def test_every_figure_of_the_pages_is_drawn_again_from_what_is_stored(tmp_path: 
         first, *_ = known[name]().axes
         assert first.lines
         assert not first.spines["top"].get_visible()  # the common style
+    peers, *_ = known["baselines"]().axes
+    ((diverged, at),) = [(text.get_text(), text.xy[1]) for text in peers.texts if not text.get_text()[0].isdigit()]
+    assert (diverged, peers.get_yticklabels()[at].get_text()) == ("diverged", "d-adaptation (1)")

@@ -9,6 +9,7 @@ import csv
 import dataclasses
 import json
 import os
+import runpy
 import sys
 import warnings
 from collections.abc import Callable
@@ -21,7 +22,6 @@ import numpy as np
 import torch
 import yaml
 from matplotlib.figure import Figure
-from scipy.integrate import quad
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm._torch.plotting import BLUE, GREEN, GREY, ORANGE, styled
@@ -31,7 +31,6 @@ from autowarm.lab.paper.experiments import GALLERY, sweep_config
 from autowarm.lab.paper.gallery import Sources
 from autowarm.lab.training.schedules import hand_set
 from autowarm.schedule import Calibration, Profile, calibrate, objective
-from autowarm.schedule.shapes import DECAYS, WARMUPS
 from autowarm.theory import (
     catalogue,
     decay_only_rate,
@@ -41,6 +40,8 @@ from autowarm.theory import (
 
 DOCS = Path(__file__).parent
 DATA = DOCS / "data"
+AUTHORS = runpy.run_path(str(DOCS / "authors.py"))
+target_share, authors_peak_gap = AUTHORS["target_share"], AUTHORS["authors_peak_gap"]
 
 
 def main(names: list[str]) -> None:
@@ -62,12 +63,16 @@ def drawings(folder: Path) -> dict[str, Callable[[], Figure | str]]:
     found: dict[str, Callable[[], Figure | str]] = {
         name: partial(entry.make, sources) for name, entry in GALLERY.items() if name in stored
     }
-    return found | {
-        "calibration-muon": _calibration,
-        "authors-switch": styled(_authors_switch),
-        "rates": styled(_rates),
-        "stall": styled(_stall),
-    }
+    return (
+        found
+        | runpy.run_path(str(DOCS / "claims.py"))["tables"](sources)
+        | {
+            "calibration-muon": _calibration,
+            "authors-switch": styled(_authors_switch),
+            "rates": styled(_rates),
+            "stall": styled(_stall),
+        }
+    )
 
 
 def laid_out(folder: Path) -> Path:
@@ -105,7 +110,7 @@ def _calibration() -> Figure:
     target, kappa, div, gap0 = 3.3, 46848.0, 100.0, 10.98 - 3.3  # Muon on the authors' LLaMA-124M
     profile, sigma = calibrate(gap0, lr=1.0, div=div, kappa=kappa), (1e3 / kappa) ** 0.5
     gaps = np.union1d(np.linspace(0, gap0, 400)[1:], profile.peak_gap + sigma * np.linspace(-4, 4, 81))
-    wanted = [_target(gap, gap0, profile.peak_gap, div) for gap in gaps.tolist()]
+    wanted = [target_share(gap, gap0, profile.peak_gap, div) for gap in gaps.tolist()]
     candidates = gap0 * np.arange(1, 1001) / 1001
     drawn = Figure(figsize=(6.4, 5.6), layout="constrained")
     top, bottom = drawn.subplots(2, 1, sharex=True, height_ratios=[3, 2])
@@ -147,31 +152,6 @@ def _rates() -> Figure:
     right.set(xscale="log", yscale="log", xlabel="update", ylabel="gap Δ", title="ℓ2, curvature that grows as Δ³")
     right.legend(loc="lower center")
     return figure
-
-
-def _target(gap: float, gap0: float, peak_gap: float, div: float) -> float:
-    """η_trgt(Δ)/lr of the paper's eq. 10 (constr_3), linear up to Δ' and a cosine from there."""
-    if gap > peak_gap:
-        return 1 / div + (1 - 1 / div) * float(WARMUPS["linear"]((gap - peak_gap) / (gap0 - peak_gap)))
-    return float(DECAYS["cosine"](1 - gap / peak_gap))
-
-
-def authors_peak_gap(gap0: float, *, lr: float, div: float, kappa: float, sigma_f2: float = 1e3) -> float:
-    """Return the Δ' that the script of the paper's authors chooses, whose quadrature stops too early.
-
-    It integrates eq. 10 (constr_3), in units of lr², to an absolute tolerance larger than the integral. So an estimate
-    from 21 nodes stays, and what it sees of the spike in the weight depends on where a candidate lies between two.
-    """
-
-    def objective(peak: float) -> float:
-        def integrand(gap: float) -> float:
-            wanted = lr * _target(gap, gap0, peak, div)
-            return float(np.exp(-((gap - peak) ** 2) * kappa / (2 * sigma_f2)) * (profile(gap) - wanted) ** 2)
-
-        profile = Profile(lr, div, gap0, peak)
-        return float(quad(integrand, 0.0, gap0, full_output=1)[0])  # asked for more, scipy does not warn
-
-    return float(min(np.linspace(0.01, gap0 - 0.01, 500), key=objective))
 
 
 def _authors_switch() -> Figure:

@@ -7,7 +7,7 @@ import pytest
 
 from autowarm.schedule import calibrate
 
-authors_peak_gap = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "figures.py"))["authors_peak_gap"]
+authors_peak_gap = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "authors.py"))["authors_peak_gap"]
 MUON, LION = {"lr": 1e-3, "div": 100.0, "kappa": 46_848}, {"lr": 1e-3, "div": 100.0, "kappa": 123_568_128}
 
 

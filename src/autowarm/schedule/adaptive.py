@@ -428,7 +428,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         if isinstance(plan.peak_gap, Calibrated):
             self._settings["kappa"] = plan.peak_gap.kappa  # as saved: it stays when groups come or are frozen
         self._waiting, self._step_count, self._alarms.early = content["last_epoch"] < 0, content["step_count"], True
-        self._alarms.warned = set(content["warned"]) - (
+        self._alarms.warned = {*content["warned"]} - (
             set() if warning is None else {"overrun", "stalled", "peak limit"}
         )
         self._clock.load_state_dict(content["clock"])

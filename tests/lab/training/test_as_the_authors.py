@@ -2,13 +2,18 @@
 
 import dataclasses
 import math
+import re
+import runpy
+import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from autowarm.lab.commands import main
 from autowarm.lab.config import OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.config.build import load_yaml, parse, presets
 from autowarm.lab.paper.settings import MAIN, deviations
@@ -18,6 +23,7 @@ from autowarm.lab.training.setup import Setup
 
 from ..helpers import ALONE
 
+PAGE = Path(__file__).parents[3] / "docs" / "paper.md"
 AUTHORS = load_yaml(presets("train")["as-the-authors"].read_text(encoding="utf-8"))
 SEEDED = {"nesterov": True, "momentum_init": "weights"}
 BETA1, BETA2, EPS = 0.8, 0.999, 1e-8
@@ -103,9 +109,21 @@ def test_the_last_evaluation_sees_the_whole_validation_part(reference: RunConfig
     assert result["val_loss"] != few["val_loss"]
 
 
-def test_the_preset_is_a_run_of_the_papers() -> None:
+def test_the_command_on_the_page_runs_algorithm_1_with_the_authors_gap_and_batches(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (line,) = re.findall(r"`autowarm (train --config as-the-authors[^`]*)`", PAGE.read_text(encoding="utf-8"))
+    assert main([*shlex.split(line), "--dry-run"]) == 0
+    plan = capsys.readouterr().out
+    for words in ("schedule paper, cosine decay, f* 3.3, Δ' 3.1876", "drawn in epochs, order 1337", "κ = 46,848"):
+        assert words in plan
     run = parse(["--config", "as-the-authors"], RunConfig, "train", "")
-    assert run.schedule == ScheduleConfig(kind="paper", target_loss=3.3)
+    assert run.schedule == ScheduleConfig(kind="paper", target_loss=3.3, peak_gap=3.1876)
+    search = runpy.run_path(str(PAGE.with_name("authors.py")))["authors_peak_gap"](
+        10.98 - 3.3, lr=run.optimizer.lr, div=100.0, kappa=46_848.0
+    )
+    assert run.schedule.peak_gap == pytest.approx(search, abs=1e-4)
     assert (run.model.scaled_residual, run.model.norm_eps, run.model.fused_qkv) == (True, 1e-5, True)
     assert run.optimizer.options["adamw_eps_hat"]
-    assert deviations(run, MAIN) == []
+    assert run.whole_validation
+    assert [key for key, _ in deviations(run, MAIN)] == ["schedule.peak_gap"]

@@ -124,7 +124,11 @@ def encoded(figure: Figure, ending: str) -> bytes:
 def errorbars(
     axes: Axes, placed: Iterable[tuple[float, Point]], kind: str, label: str, unit: float = 1.0, **style: Any
 ) -> None:
-    """Plot points over x with their standard errors. Points that diverged are left out."""
+    """Plot points over x with their standard errors. Points that diverged are named at their x."""
+    placed = list(placed)
+    for x, point in placed:
+        if point.diverged:
+            _mark_diverged(axes, x, point, kind)
     shown = [(x, point) for x, point in placed if not point.diverged]
     if shown:
         losses, errors = zip(*((unit * point.val_loss, unit * (point.stderr or 0)) for _, point in shown), strict=True)
@@ -179,9 +183,10 @@ def _draw_pairs(axes: Axes, summary: Summary, ours: Point) -> None:
     axes.legend(loc="upper right")
 
 
-def _mark_diverged(axes: Axes, x: float, point: Point) -> None:
-    axes.annotate(_diverged(point), (x, 0.02), xycoords=("data", "axes fraction"), rotation=90, ha="center",
-                  va="bottom", fontsize="x-small", color=COLOURS["linear"])  # fmt: skip
+def _mark_diverged(axes: Axes, x: float, point: Point, kind: str = "linear") -> None:
+    height = 0.4 if kind == "adaptive" else 0.02  # for the default may stand at the x of another
+    axes.annotate(_diverged(point), (x, height), xycoords=("data", "axes fraction"), rotation=90, ha="center",
+                  va="bottom", fontsize="x-small", color=COLOURS[kind])  # fmt: skip
 
 
 def _diverged(point: Point) -> str:
@@ -191,7 +196,9 @@ def _diverged(point: Point) -> str:
 def _draw_sweep(axes: Axes, summary: Summary, quantity: str, unit: float) -> None:
     adaptive, paper = summary.adaptive, summary.paper
     errorbars(axes, [(point.warmup_steps, point) for point in summary.manual], "linear", "hand-set", unit, zorder=3)
-    if adaptive is not None and not adaptive.diverged:
+    if adaptive is not None and adaptive.diverged:
+        axes.plot([], [], color=COLOURS["adaptive"], linestyle="--", label=f"adaptive: {_diverged(adaptive)}")
+    elif adaptive is not None:
         loss, error = unit * adaptive.val_loss, unit * (adaptive.stderr or 0.0)
         axes.axhspan(loss - error, loss + error, color=COLOURS["adaptive"], alpha=0.15, lw=0)
         label = f"adaptive: {adaptive.warmup_steps:.0f} updates"
@@ -208,15 +215,12 @@ def _draw_sweep(axes: Axes, summary: Summary, quantity: str, unit: float) -> Non
             axes.axhline(loss, label="Algorithm 1", **style)
             low, high = min(low, loss), max(high, loss)
         else:
-            where = "diverged" if paper.diverged else f"{loss:.2f} {'↑' if loss > high else '↓'} off the scale"
+            where = _diverged(paper) if paper.diverged else f"{loss:.2f} {'↑' if loss > high else '↓'} off the scale"
             axes.plot([], [], label=f"Algorithm 1: {where}", **style)
     room = max(high - low, least)
     axes.set_ylim(low - 0.08 * room, high + 0.75 * room)  # room for the legend
     longest = max((point.warmup_steps for point in summary.manual), default=1) or 1
     axes.set_xlim(-0.05 * longest, 1.05 * longest)  # room for diverged runs too, which have no point
-    for point in summary.manual:
-        if point.diverged:
-            _mark_diverged(axes, point.warmup_steps, point)
     axes.set_title(_heading(summary), parse_math=False)
     axes.set(xlabel="warm-up length (updates)", ylabel=quantity)
     axes.ticklabel_format(axis="y", useOffset=False)

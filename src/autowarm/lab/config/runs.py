@@ -116,8 +116,8 @@ class ScheduleConfig:
             between lr/div and lr; or wsd, transformers' warmup-stable-decay, 10% and 20% of the run.
         warmup_steps: length of a "linear" warm-up, 0 for none; the other kinds set it themselves.
         warmup: shape of the hand-set warm-up, of the adaptive ramp and of the calibration's target.
-        decay: cosine, linear, wsd or wso, as `autowarm.AdaptiveWarmup` explains them, for adaptive, paper or linear.
-            The other kinds set their decay themselves, or have none.
+        decay: cosine, linear, wsd, wso, as `autowarm.AdaptiveWarmup` explains them, or wsd-tenth, which falls over the
+            last tenth, for adaptive, paper or linear. The other kinds set their decay themselves, or have none.
         target_loss: f*, required by "paper"; "adaptive" estimates it if it is null; the others have none.
         div: the first update's rate is lr/div, for adaptive, paper, linear or greedy. Null is warmup_steps + 1
             for "linear", so that the ramp starts from 0 in equal steps; the library's default for "adaptive"; and 100
@@ -130,7 +130,7 @@ class ScheduleConfig:
     kind: str = "adaptive"
     warmup_steps: int | None = None
     warmup: Literal["linear", "cosine"] = "linear"
-    decay: Literal["cosine", "linear", "wsd", "wso"] = "cosine"
+    decay: Literal["cosine", "linear", "wsd", "wsd-tenth", "wso"] = "cosine"
     target_loss: float | None = None
     div: float | None = None
     sigma_f2: float = 1e3

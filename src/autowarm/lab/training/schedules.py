@@ -22,6 +22,14 @@ _GREEDY_ROWS = 800
 _WSD_WARMUP, _WSD_DECAY = 0.1, 0.2  # shares of the run
 
 
+def wsd_tenth(p: float) -> float:
+    """WSD as in the paper's ablation: flat, then linear to 0 over the last tenth of the decay."""
+    return min(1.0, 10.0 * (1.0 - p))
+
+
+_DECAYS = {**DECAYS, "wsd-tenth": wsd_tenth}
+
+
 def hand_set(
     step: int, warmup_steps: int, total_steps: int, div: float | None = None, warmup: str = "linear",
     decay: str = "cosine",
@@ -38,7 +46,7 @@ def hand_set(
     rising = step < warmup_steps
     p = step / warmup_steps - 1 if rising else min(1.0, (step - warmup_steps) / (total_steps - warmup_steps))
     first = 1 / (warmup_steps + 1 if div is None else div)
-    return float(first + (1 - first) * WARMUPS[warmup](-p) if rising else DECAYS[decay](p))
+    return float(first + (1 - first) * WARMUPS[warmup](-p) if rising else _DECAYS[decay](p))
 
 
 def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int, model: nn.Module | None = None) -> Any:
@@ -83,7 +91,7 @@ def adaptive(
     """Ours."""
     scheduler: AdaptiveWarmup = make(
         optimizer, total_steps=steps, target_loss=config.target_loss, peak_gap=config.peak_gap, warmup=config.warmup,
-        decay=config.decay, **config.options, **({} if config.div is None else {"div": config.div}), **more,
+        decay=_DECAYS[config.decay], **config.options, **({} if config.div is None else {"div": config.div}), **more,
     )  # fmt: skip
     return scheduler
 

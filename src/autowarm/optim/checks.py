@@ -18,7 +18,7 @@ from .ranks.dtensors import are_flat_pieces, check_placed
 
 _NAMES = {"param_names", "role", "name", "group_name"}
 _SWITCHES = {"nesterov", "capturable", "warn_unused", "maximize"}
-_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*", re.IGNORECASE)
+_NUMBER = re.compile(r"\s*[-+]?((\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf(inity)?)\s*", re.IGNORECASE)
 # What options are called elsewhere, or what to do instead.
 ELSEWHERE = {
     "wd": "weight_decay", "kind": "algorithm", "beta": "momentum", "ns_steps": "steps", "adjust_lr_fn": "radius",

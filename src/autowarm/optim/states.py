@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any, ClassVar
 
 import torch
@@ -106,10 +106,11 @@ def _check_names(groups: Sequence[Mapping[str, Any]], saved: Sequence[Mapping[st
     now, then = _names_of(groups), _names_of(saved)
     if now is None or then is None or len(now) != len(then):  # of other groups the caller says which it has
         return
-    places = [(i, j) for i in range(len(now)) for j in range(max(len(now[i]), len(then[i])))]
-    pairs = [(i, j, *((names[i][j : j + 1] or ["none"])[0] for names in (then, now))) for i, j in places]
-    place = "tensor {} in {} was {}, and is {}"
-    differences = [place.format(j, called(i, groups), was, name) for i, j, was, name in pairs if was != name]
+    differences = []
+    for i, both in enumerate(zip(then, now, strict=True)):
+        for j, (was, name) in enumerate(zip_longest(*both, fillvalue="none")):
+            if was != name:
+                differences.append(f"tensor {j} in {called(i, groups)} was {was}, and is {name}")
     if differences:
         raise ValueError(
             f"the saved optimizer has other tensors, or in other places: {few(differences, '; ')}. Build this one with "

@@ -218,7 +218,7 @@ def _blocks_of(name: str, blocks: Mapping[str, int | Sequence[int]]) -> int | tu
 
 def check_blocks(blocks: Mapping[str, int | Sequence[int]], model: nn.Module, parts: Parts) -> None:
     """Raise ValueError if these are no blocks of a model's matrices."""
-    given = blocks.values() if isinstance(blocks, Mapping) else [None]
+    given: Any = blocks.values() if isinstance(blocks, Mapping) else [None]
     if not all(type(one) in (tuple, list) or (hasattr(one, "__index__") and one >= 0) for one in given):
         raise ValueError(
             f'blocks maps patterns to numbers of blocks, such as {{"qkv": 3}}, or to tuples of sizes, got {blocks!r}'

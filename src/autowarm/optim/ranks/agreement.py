@@ -51,7 +51,7 @@ class Agreement:
         self._copy: HostCopy | None = None
         self._failed = False
 
-    def collect(self, optimizer: Any) -> tuple[list[Update], bool | Tensor, Sequence[Tensor]]:
+    def collect(self, optimizer: Any) -> tuple[list[Update], bool | Tensor, list[Tensor]]:
         """Collect the optimizer's gradients, and compare them with the other ranks'. All ranks must call this together.
 
         Returns:
@@ -74,7 +74,7 @@ class Agreement:
 
     def _reach(
         self, optimizer: Any, updates: Sequence[Update], refused: Exception | None = None
-    ) -> tuple[bool | Tensor, Sequence[Tensor]]:
+    ) -> tuple[bool | Tensor, list[Tensor]]:
         params = [p for group in optimizer.param_groups for p in group["params"]]
         if len(params) != len(self._params) or any(p is not q for p, q in zip(params, self._params, strict=True)):
             self._params, self.checked = params, False

@@ -56,7 +56,7 @@ from .bench import DATA, go_on, parser_of
 from .entries import DEFAULT, title
 from .measures import STUDIES, TUNING_SEED, Setting, judged, mean_loss, regret, sweep, tuned_rates
 from .pages.groups import TEST_SEEDS, decides
-from .pages.tables import mean_and_worst
+from .pages.tables import mean_and_worst, with_error
 from .rows import Cell, PlannedRow, Row, Rows
 
 ROWS = DATA / "geometry.jsonl"
@@ -197,7 +197,7 @@ def short_table(rows: Rows) -> str:
         now, before = zip(*some, strict=True)
         change = Estimate(tuple(x - y for x, y in some))
         lines.append([kind, optimizer, len(some), mean_and_worst(now), mean_and_worst(before),
-                      f"{change.mean:+.2f} ± {change.stderr:.2f}", f"{max(change.values):+.1f}"])  # fmt: skip
+                      with_error(change), f"{max(change.values):+.1f}"])  # fmt: skip
     return comma_separated(
         ["settings", "optimizer", "n", "default (worst)", "earlier default (worst)", "difference", "its worst"], lines
     )

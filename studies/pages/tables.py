@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from autowarm.lab.analysis.markdown import comma_separated
+from autowarm.lab.analysis.statistics import Estimate
 
 from .. import bench
 from ..beds import PEOPLE
@@ -101,6 +102,11 @@ def sensitivity_table(found: Mapping[str, Mapping[str, Sweep]]) -> str:
 def mean_and_worst(costs: Sequence[float]) -> str:
     """The mean, and the worst in brackets."""
     return f"{statistics.fmean(costs):.2f} ({max(costs):.1f})"
+
+
+def with_error(change: Estimate) -> str:
+    """The mean, and its standard error if there is one."""
+    return f"{change.mean:+.2f}" + ("" if change.stderr is None else f" ± {change.stderr:.2f}")
 
 
 def insurance_table(found: Mapping[str, Group]) -> str:

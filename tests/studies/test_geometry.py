@@ -17,7 +17,7 @@ def test_the_plan_is_made_from_the_rows_of_finished_studies(monkeypatch: pytest.
     monkeypatch.chdir(ROOT)
     counts = {name: len(stage()) for name, stage in geometry.STAGES.items()}
     assert counts == {"choice": 5, "long": 16, "hot": 16, "longest": 4, "rates": 20, "short": 264}
-    made = {PlannedRow.of(row).cell for row in Rows.load(geometry.ROWS)}
+    made = {PlannedRow.of(row).cell for row in Rows.load(geometry.ROWS) if row["schedule"] == "default"}
     assert made <= {run.cell for stage in geometry.STAGES.values() for run in stage()}
 
 

@@ -92,7 +92,7 @@ def test_every_setting_is_judged() -> None:
 
 def test_the_settings_of_a_study_are_those_that_its_rows_hold() -> None:
     counts = {name: len(settings(stored(name), seeds)) for name, seeds in STUDIES.items()}
-    assert counts == {"warm-up": 88, "horizon": 24, "fresh": 60, "unseen": 30}
+    assert counts == {"warm-up": 46, "horizon": 24, "fresh": 25, "unseen": 30}
     every = settings(rows_of(LOSSES), (0, 1))
     assert every == [Setting(CELL, sorted(SETTING.hand_set), SETTING.seeds)]
     assert settings(rows_of({**LOSSES, DEFAULT: (0.8,)}), SETTING.seeds) == []

@@ -231,5 +231,5 @@ for missing in ("optax", "jax"):
     except ImportError as problem:
         print(problem)
 """
-    said = "autowarm.jax needs jax and optax: pip install 'autowarm[jax]'"
+    said = "autowarm.jax needs jax and optax: pip install '.[jax]' in a checkout of autowarm"
     assert python_without(["torch"], code).splitlines() == ["[-0.1 -0.1]", said, said]

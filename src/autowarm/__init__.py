@@ -1,4 +1,4 @@
-"""Learning-rate warm-up that sets itself, for norm-constrained optimizers in PyTorch.
+"""Learning-rate warm-up that ends by itself, for any PyTorch optimizer.
 
 - `AdaptiveWarmup`: a learning-rate scheduler that needs no ``warmup_steps``. `find_rate` suggests its peak rate.
 - `SpikeGuard`: recovery from loss spikes beside any other scheduler.

@@ -3,6 +3,8 @@
 import os
 import sys
 
+from autowarm._version import install
+
 # Import names of what the extra installs.
 _EXTRA = {"transformers", "tokenizers", "jsonargparse", "rich", "matplotlib", "jinja2", "tensorboard"}
 _EXTRA |= {"safetensors", "yaml", "scipy", "filelock", "cloudpickle", "datasets", "tiktoken"}
@@ -17,8 +19,7 @@ def main() -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        how = "install the experiments with: pip install 'autowarm[lab]'"
-        print(f"autowarm: {error.name} is missing; {how}", file=sys.stderr)
+        print(f"autowarm: {error.name} is missing; the commands need: {install('lab')}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         # Whoever read on, such as `head`, has seen enough; what Python still holds back goes nowhere.

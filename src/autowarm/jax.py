@@ -4,6 +4,7 @@ import math
 from functools import partial
 from typing import Any, NamedTuple
 
+from ._version import install
 from .schedule import core
 from .schedule.planning import check_horizon, clean, peak_share
 from .schedule.shapes import WSD_FALL, Decay, Shape, decay_shape, name_of
@@ -13,7 +14,7 @@ try:
     import jax.numpy as jnp
     import optax
 except ImportError as missing:
-    raise ImportError("autowarm.jax needs jax and optax: pip install 'autowarm[jax]'") from missing
+    raise ImportError(f"autowarm.jax needs jax and optax: {install('jax')}") from missing
 
 _SHAPES: dict[str, Any] = {  # those that shapes.py states for plain numbers alone
     "cosine": lambda p: jnp.cos(0.5 * jnp.pi * p) ** 2, "1-sqrt": lambda p: 1.0 - jnp.sqrt(p),

@@ -37,11 +37,14 @@ def own(logged: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in logged.items() if "autowarm" in name}
 
 
-LINE = re.compile(r"warm-up ended at update (\d+) of (\d+): the (loss|clock); your loss was at (\d+)%\n")
+LINE = re.compile(
+    r"warm-up ended at update (\d+) of (\d+) by the (loss|time limit): the averaged loss was at (\d+)% of its start "
+    r"\(\d+% ends it\)\n"
+)
 
 
 def test_the_end_is_said_once_with_what_ended_it_and_where_the_loss_was() -> None:
-    for loss, ended_by, at in ((1.0, "clock", 100), (0.7, "loss", None)):
+    for loss, ended_by, at in ((1.0, "time limit", 100), (0.7, "loss", None)):
         sched, said = AdaptiveWarmup(Lion([nn.Parameter(torch.ones(2, 2))], lr=LR), 40), EndOfWarmup()
         lines = []
         for t in range(40):

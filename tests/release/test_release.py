@@ -146,12 +146,12 @@ sys.exit(main())
     assert Path(home).is_relative_to(installed)
     assert (phase, lab) == ("decay", "False")
     assert messages == [
-        "this plug-in needs transformers 5 or later: pip install -U 'autowarm[transformers]' (import of transformers "
-        "halted; None in sys.modules)",
-        "this plug-in needs lightning: pip install 'autowarm[lightning]'",
-        "this plug-in needs accelerate: pip install 'autowarm[accelerate]'",
+        "this plug-in needs transformers 5 or later: pip install '.[transformers]' in a checkout of autowarm (import "
+        "of transformers halted; None in sys.modules)",
+        "this plug-in needs lightning: pip install '.[lightning]' in a checkout of autowarm",
+        "this plug-in needs accelerate: pip install '.[accelerate]' in a checkout of autowarm",
     ]
-    assert "pip install 'autowarm[lab]'" in done.stderr
+    assert "pip install '.[lab]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -36,6 +36,6 @@ def axes_or_new(ax: Any, width: float, height: float, rows: int = 1) -> Any:
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        raise ImportError("a plot needs matplotlib: pip install matplotlib, or autowarm[lab]") from None
+        raise ImportError("a plot needs matplotlib: pip install matplotlib") from None
     with plt.rc_context(STYLE):
         return plt.subplots(rows, figsize=(width, height), sharex=True, layout="constrained")[1]

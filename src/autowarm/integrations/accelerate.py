@@ -5,13 +5,14 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .._version import install
 from ..schedule import AdaptiveWarmup
 from .metrics import EndOfWarmup, loggable_metrics
 
 try:
     from accelerate import Accelerator
 except ImportError as missing:
-    raise ImportError("this plug-in needs accelerate: pip install 'autowarm[accelerate]'") from missing
+    raise ImportError(f"this plug-in needs accelerate: {install('accelerate')}") from missing
 
 __all__ = ["WarmupScheduler"]
 
@@ -51,7 +52,7 @@ class WarmupScheduler(AdaptiveWarmup):
         ...         opt.step()
         ...         sched.step(loss)
         ...         opt.zero_grad()
-        warm-up ended at update 5 of 10: the clock; your loss was at 98%
+        warm-up ended at update 5 of 10 by the time limit: the averaged loss was at 98% of its start (53% ends it)
         >>> sched.last_epoch
         10
     """

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .._torch.habits import plain_words
+from .._version import install
 from ..geometry import Columns, Frobenius, Rows, Sign, Spectral
 from ..schedule import AdaptiveWarmup
 from .lengths import warn_at_end, warn_at_start
@@ -20,7 +21,7 @@ except ImportError:
     try:
         import pytorch_lightning as pl  # type: ignore[no-redef]
     except ImportError as missing:
-        raise ImportError("this plug-in needs lightning: pip install 'autowarm[lightning]'") from missing
+        raise ImportError(f"this plug-in needs lightning: {install('lightning')}") from missing
 
 _utilities = f"{pl.__name__}.utilities"  # the same in both packages
 _exceptions = import_module(f"{_utilities}.exceptions")

@@ -37,8 +37,9 @@ class EndOfWarmup:
             return None
         state = scheduler._state
         of = "" if state.total_steps is None else f" of {state.total_steps}"
-        why = f"the {state.ended_by}" if state.ended_by in ("loss", "clock") else str(state.ended_by)
+        why = {"loss": "the loss", "clock": "the time limit"}.get(str(state.ended_by), str(state.ended_by))
         share = ""
         if state.average is not None and state.gap0 is not None and state.target_loss is not None:
-            share = f"; your loss was at {100 * state.average / (state.gap0 + state.target_loss):.0f}%"
-        return f"warm-up ended at update {state.warmup_steps}{of}: {why}{share}"
+            first, end = state.gap0 + state.target_loss, state.target_loss + (state.peak_gap or 0.0)
+            share = f": the averaged loss was at {state.average / first:.0%} of its start ({end / first:.0%} ends it)"
+        return f"warm-up ended at update {state.warmup_steps}{of} by {why}{share}"

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from .._torch.frames import frames_of_ours
 from .._torch.habits import check_names, plain_words
+from .._version import install
 from ..optim import Lion, Muon, NormSGD, SignSGD
 from ..schedule import AdaptiveWarmup
 from .lengths import warn_at_end, warn_at_start
@@ -35,7 +36,7 @@ try:
     )
 except ImportError as missing:
     raise ImportError(
-        f"this plug-in needs transformers {_OLDEST} or later: pip install -U 'autowarm[transformers]' ({missing})"
+        f"this plug-in needs transformers {_OLDEST} or later: {install('transformers')} ({missing})"
     ) from missing
 
 __all__ = ["AdaptiveWarmupMixin", "WarmupCallback", "WarmupTrainer"]

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from .._version import install
+
 
 class LabError(Exception):
     """An error that the user can fix. The command line shows only its message, without a traceback."""
@@ -34,7 +36,7 @@ def needs(what: str, extra: str) -> Iterator[None]:
         yield
     except ImportError as error:
         package = (error.name or "").partition(".")[0] or error
-        raise LabError(f"{what} needs the package {package}: pip install 'autowarm[{extra}]'") from None
+        raise LabError(f"{what} needs the package {package}: {install(extra)}") from None
 
 
 def require(condition: bool, message: str) -> None:

@@ -37,7 +37,7 @@ def test_without_the_extra_it_says_what_to_install(
     """From the wheel, with every package of the extra missing, `tests/release/test_release.py` has the same."""
     monkeypatch.setattr("autowarm.lab.commands.main", mock.Mock(side_effect=ModuleNotFoundError(name="yaml")))
     assert entry.main() == 2
-    assert "yaml is missing; install the experiments with: pip install 'autowarm[lab]'" in capsys.readouterr().err
+    assert "yaml is missing; the commands need: pip install '.[lab]' in a checkout" in capsys.readouterr().err
     ours = ModuleNotFoundError(name="autowarm.nowhere")
     monkeypatch.setattr("autowarm.lab.commands.main", mock.Mock(side_effect=ours))
     with pytest.raises(ModuleNotFoundError):  # ours is a bug, and shown as one

@@ -22,7 +22,7 @@ from autowarm.lab.execution.pool import Job
 
 from ..helpers import PATIENCE, wait_for
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'autowarm[ray]'")
+pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find the processes")
 # A token that some other cluster left in the home directory would be asked of this one.

@@ -61,7 +61,7 @@ def test_an_optimizer_with_an_average_is_judged_there() -> None:
 
 def test_without_its_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prodigyopt", None)
-    with pytest.raises(LabError, match=r"prodigy needs the package prodigyopt: pip install 'autowarm\[peers\]'"):
+    with pytest.raises(LabError, match=r"prodigy needs the package prodigyopt: pip install '\.\[peers\]'"):
         make_optimizer(torch.nn.Linear(2, 2), OptimizerConfig("prodigy", 1.0))
 
 

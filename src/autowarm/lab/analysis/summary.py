@@ -213,7 +213,7 @@ def headline(summaries: Sequence[Summary]) -> str:
         sentences = [_distance(compared)]
         if costs := [number(one.worst) for one in sorted(compared, key=lambda one: one.worst or 0) if one.worst]:
             range_ = costs[0] if costs[0] == costs[-1] else f"{costs[0]} to {costs[-1]}"
-            sentences.append(f"The worst length cost {range_}")
+            sentences.append(f"The worst length was {range_} higher")
         if diverged := sum(one.worst is None for one in compared):
             sentences.append(f"A hand-set length diverged in {diverged}")
         if len(compared) > 1 or not compared[0].difference:
@@ -223,7 +223,9 @@ def headline(summaries: Sequence[Summary]) -> str:
     if edges := sum(bool(summary.edge) for summary in compared):
         sentences.append(f"The best hand-set length is at the edge of those tried in {edges}")
     if all(point.ended_by.get("clock") == len(point.losses) for point in (one.adaptive for one in compared) if point):
-        sentences.append("max_warmup ended every warm-up of the default, which here is a ramp of fixed length")
+        sentences.append(
+            "The time limit (max_warmup) ended every warm-up of the default, which here is a ramp of fixed length"
+        )
     return ". ".join(sentences)
 
 
@@ -231,7 +233,7 @@ def _distance(compared: Sequence[Summary]) -> str:
     """Say how far the default is from the best, at most, in the settings in which neither diverged."""
     fewest, most = (end(len(summary.manual) for summary in compared) for end in (min, max))
     count = most if fewest == most else f"{fewest} to {most}"
-    best = "the hand-set length" if most == 1 else f"the best of {count} hand-set lengths, unknown beforehand"
+    best = "the hand-set length" if most == 1 else f"the best of {count} hand-set lengths"
     differences = [one.difference for one in compared if one.difference]
     if not differences:
         return f"Runs diverged: the default against {best}"
@@ -239,9 +241,11 @@ def _distance(compared: Sequence[Summary]) -> str:
     amount = with_error(abs(far.mean), far.stderr, 3) + compared[0].unit
     if len(differences) < len(compared):
         return f"Where no run diverged, in {len(differences)}, the default is within {amount} of {best}"
-    if len(compared) == 1 and far.outcome != "undecided":
-        return f"The default is {amount} {far.outcome} than {best}"
-    return f"The default is within {amount} of {best}"
+    if len(compared) > 1:
+        return f"The default is within {amount} of {best}"
+    if far.outcome == "undecided":
+        return f"No clear difference from {best} ({with_error(far.mean, far.stderr, 3, '+')}{compared[0].unit})"
+    return f"The default is {amount} {far.outcome} than {best}"
 
 
 def verdict(summary: Summary) -> str:
@@ -266,8 +270,8 @@ def verdict(summary: Summary) -> str:
         how = "add it to the sweep's schedule.warmup_steps" if swept else f"repeat the command with --warmups '{tried}'"
         words.append(f"To try {new} too, {how}.")
     if ours is not None and (by_time := ours.ended_by.get("clock")):
-        words.append(f"In {by_time} of {len(ours.losses)} runs of the default the clock (max_warmup), not the loss, "
-                     "ended the warm-up.")  # fmt: skip
+        words.append(f"In {by_time} of {len(ours.losses)} runs of the default the time limit (max_warmup), not the "
+                     "loss, ended the warm-up.")  # fmt: skip
     if (matters := summary.length_matters) is not None and summary.worst is not None:
         worst = max(summary.manual, key=summary.on_common_seeds)
         differ = f"The hand-set lengths differ by {number(summary.worst)}{summary.unit} at most"

@@ -29,7 +29,7 @@ COMMANDS = {
 USAGE = """\
 usage: autowarm COMMAND [options]
 
-Learning-rate warm-up that sets itself, for norm-constrained optimizers.
+Learning-rate warm-up that ends by itself, for any PyTorch optimizer.
 
 commands:
 {}

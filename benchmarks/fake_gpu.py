@@ -3,8 +3,8 @@
     python benchmarks/fake_gpu.py          # writes docs/data/tables/step-counts.csv
     python benchmarks/fake_gpu.py 124M 1B  # prints these sizes
 
-Tensors have shapes and no data (`torch._subclasses.FakeTensorMode`), ranks exchange nothing. What is counted and what
-not is in `tests/optim/fake_device.py`; `tests/optim/test_fake_device.py` holds the numbers to their bounds.
+Tensors have shapes and no data (`torch._subclasses.FakeTensorMode`), ranks exchange nothing. What counts is in
+`tests/optim/fake_device.py`; `tests/optim/test_fake_device.py` holds the numbers to their bounds.
 """
 
 import argparse
@@ -22,16 +22,7 @@ from autowarm.lab.analysis.markdown import comma_separated
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "optim"))
 
-from fake_device import (
-    LLAMA_1B,
-    LLAMA_8B,
-    LLAMA_124M,
-    eight_ranks,
-    fake_parameters,
-    fake_shards,
-    standing_in,
-    watched,
-)
+from fake_device import LLAMA_1B, LLAMA_8B, LLAMA_124M, eight_ranks, fake_parameters, fake_shards, standing_in, watched
 
 SIZES = {"124M": LLAMA_124M, "1B": LLAMA_1B, "8B": LLAMA_8B}
 TABLE = Path(__file__).parents[1] / "docs" / "data" / "tables" / "step-counts.csv"
@@ -45,9 +36,7 @@ def table(sizes: list[str]) -> str:
             "torch.optim.Muon": lambda shapes: torch.optim.Muon(fake_parameters(shapes), **options),
             "ours": lambda shapes: Muon(fake_parameters(shapes), **options),
             "ours, bfloat16 weights": lambda shapes: Muon(fake_parameters(shapes, dtype=torch.bfloat16), **options),
-            "ours, DDP on 8 ranks": lambda shapes: Muon(
-                fake_parameters(shapes), process_group=dist.group.WORLD, **options
-            ),
+            "ours, DDP on 8 ranks": lambda s: Muon(fake_parameters(s), process_group=dist.group.WORLD, **options),
             "ours, FSDP2 on 8 ranks": lambda shapes: Muon(fake_shards(shapes, meshes["fsdp"]), **options),
             "ours, HSDP on 2 × 4 ranks": lambda shapes: Muon(fake_shards(shapes, meshes["hsdp"]), **options),
         }

@@ -49,10 +49,7 @@ class Store:
                 self.content = stored
             else:
                 self.path.replace(self.path.with_suffix(".other.json"))
-
-    @property
-    def parts(self) -> dict[str, dict[str, Any]]:
-        return self.content["parts"]
+        self.parts: dict[str, dict[str, Any]] = self.content["parts"]
 
     def write(self) -> None:
         scratch = self.path.with_suffix(".tmp")
@@ -60,14 +57,14 @@ class Store:
         scratch.replace(self.path)
 
 
-def measure(name: str, part: Callable[[Known, Setting], Found], store: Store, dry: bool, seconds: float) -> None:
+def measure(name: str, part: Callable[[Known, Setting], Found], store: Store, dry: bool) -> None:
     """Run one part here; its results, or what went wrong, are in the store."""
     start = time.monotonic()
     entry = store.parts.setdefault(name, {"finished": False, "results": {}})
     entry.pop("failed", None)
     known: Known = dict(entry["results"])
     try:
-        for key, result in part(known, Setting(dry, lambda: seconds - (time.monotonic() - start))):
+        for key, result in part(known, Setting(dry)):
             entry["results"][key] = result
             store.write()
             print(f"{name}: {key}: {result}", flush=True)
@@ -80,7 +77,7 @@ def measure(name: str, part: Callable[[Known, Setting], Found], store: Store, dr
 
 def measure_apart(name: str, folder: Path, dry: bool, seconds: float) -> str | None:
     """The same in a process of its own; why it ended, where it did not end by itself."""
-    words = [sys.executable, __file__, name, "--inner", str(seconds), "--out", str(folder), *["--dry-run"] * dry]
+    words = [sys.executable, __file__, name, "--inner", "--out", str(folder), *["--dry-run"] * dry]
     with subprocess.Popen(words, start_new_session=True) as process:
         try:
             code = process.wait(seconds)
@@ -92,13 +89,13 @@ def measure_apart(name: str, folder: Path, dry: bool, seconds: float) -> str | N
 
 def environment(dry: bool) -> dict[str, str]:
     """What numbers may depend on."""
-    found = {"python": platform.python_version(), "torch": torch.__version__, "autowarm": autowarm.__version__}
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "autowarm": autowarm.__version__}
     for package in ("transformers", "dion"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found | {"device": "none: a dry run" if dry else torch.cuda.get_device_name()}
+            versions[package] = "not installed"
+    return versions | {"device": "none: a dry run" if dry else torch.cuda.get_device_name()}
 
 
 def main() -> None:
@@ -107,7 +104,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=35.0, help="stop after so many (default 35)")
     parser.add_argument("--out", type=Path, help="folder of gpu.json (default docs/data; of a dry run a new one)")
     parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the processor")
-    parser.add_argument("--inner", type=float, help=argparse.SUPPRESS)  # a part's own process, and its seconds
+    parser.add_argument("--inner", action="store_true", help=argparse.SUPPRESS)  # a part's process
     options = parser.parse_args()
     if unknown := [name for name in options.parts if name not in PARTS]:
         parser.error(f"unknown part {unknown[0]!r}: use some of {', '.join(PARTS)}")
@@ -118,7 +115,7 @@ def main() -> None:
     here = environment(options.dry_run)
     if options.inner:
         (name,) = options.parts
-        measure(name, PARTS[name][0], Store(folder, here), options.dry_run, options.inner)
+        measure(name, PARTS[name][0], Store(folder, here), options.dry_run)
         return
 
     deadline = time.monotonic() + 60 * options.minutes

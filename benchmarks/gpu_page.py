@@ -13,17 +13,13 @@ STORED = DATA / "gpu.json"
 
 def tables(stored: dict[str, Any]) -> dict[str, list[list[str]]]:
     """Each part's table by the name of its file, with a heading; an unfinished part says so in its last row."""
-    found = {}
+    by_file = {}
     for name, (columns, rows) in SECTIONS.items():
         part = stored["parts"].get(name, {"finished": False, "results": {}})
-        found[f"gpu-{name}.csv"] = [columns, *rows(part["results"])]
+        by_file[f"gpu-{name}.csv"] = lines = [columns, *rows(part["results"])]
         if not part["finished"]:
-            why = f"not finished: {part.get('failed', 'not yet measured')}"
-            found[f"gpu-{name}.csv"].append([why, *[""] * (len(columns) - 1)])
-    return found
-
-
-Rows = Callable[[dict[str, Any]], list[list[str]]]
+            lines.append([f"not finished: {part.get('failed', 'not yet measured')}", *[""] * (len(columns) - 1)])
+    return by_file
 
 
 def _tests(results: dict[str, Any]) -> list[list[str]]:
@@ -36,14 +32,11 @@ def _tests(results: dict[str, Any]) -> list[list[str]]:
 def _steps(results: dict[str, Any]) -> list[list[str]]:
     rows = []
     for label, of in results.items():
-        base = results.get(f"{label.split()[0]} torch.optim.Muon", {}).get("ms")
         if "missing" in of:  # a peer that is not installed
             continue
-        peak = of["peak_bytes"]
-        rows.append(
-            [label, _number(of["ms"]), _number(base and base / of["ms"]), _number(of["host_ms"]),
-             _number(of["launches"]), _number(peak and peak / 1e9)]
-        )  # fmt: skip
+        base, peak = results.get(f"{label.split()[0]} torch.optim.Muon", {}).get("ms"), of["peak_bytes"]
+        numbers = of["ms"], base and base / of["ms"], of["host_ms"], of["launches"], peak and peak / 1e9
+        rows.append([label, *map(_number, numbers)])
     return rows
 
 
@@ -55,27 +48,14 @@ def _llama(results: dict[str, Any]) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def _compare(results: dict[str, Any]) -> list[list[str]]:
-    """Every optimizer's runs together, the best first."""
-    runs = [(name, of) for name, of in results.items() if name != "steps"]
-    order = list(dict.fromkeys(name.split()[0] for name, _ in runs))
-    runs.sort(key=lambda run: (order.index(run[0].split()[0]), run[1]["val_loss"]))
-    return [
-        [name.replace(" %", "%"), str(results["steps"]), _number(of["warmup_steps"]), _number(of["val_loss"], 4),
-         _number(of["train_loss"], 4), of["ended_by"] or "–"]
-        for name, of in runs
-    ]  # fmt: skip
+def _number(value: float | None) -> str:
+    return "–" if value is None else str(value) if isinstance(value, int) else f"{value:.3g}"
 
 
-def _number(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else str(value) if isinstance(value, int) else f"{value:.{digits}g}"
-
-
-SECTIONS: dict[str, tuple[list[str], Rows]] = {
+SECTIONS: dict[str, tuple[list[str], Callable[[dict[str, Any]], list[list[str]]]]] = {
     "tests": (["test", "passed", "failed", "skipped"], _tests),
     "steps": (["step", "ms", "× faster", "of these the host's", "launches", "temporaries, GB"], _steps),
     "llama": (["LLaMA-124M", "tokens a second", "MFU, %", "ms a step", "peak, GB"], _llama),
-    "compare": (["run", "updates", "warm-up", "validation loss", "training loss", "ended by"], _compare),
 }
 
 

@@ -1,8 +1,7 @@
 """What `benchmarks/gpu.py` measures, part by part, most valuable first.
 
-A part is a generator of (name, result) pairs. It is given what is known from an earlier call and leaves that out, so
-that nothing is measured twice. `dry` is for a machine without a GPU: the same code on tiny shapes, and no number of
-what only a GPU could show.
+A part is a generator of (name, result) pairs, which leaves out what is known from an earlier call. `dry` is for a
+machine without a GPU: the same code on tiny shapes, and no number of what only a GPU could show.
 """
 
 import dataclasses
@@ -35,10 +34,9 @@ Known = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """How a part is run: without a GPU or with one, and the seconds left to it."""
+    """How a part is run: without a GPU or with one."""
 
     dry: bool
-    left: Callable[[], float]
 
     @property
     def device(self) -> torch.device:
@@ -68,10 +66,6 @@ def tests(known: Known, setting: Setting) -> Found:
     yield from counts.items()
 
 
-def _compiled(opt: Optimizer, setting: Setting) -> Callable[[], Any]:
-    return torch.compile(opt.step, fullgraph=True, backend="eager" if setting.dry else "inductor")
-
-
 def _captured(opt: Optimizer, setting: Setting) -> Callable[[], Any]:
     if setting.dry:
         raise RuntimeError("only a GPU captures CUDA graphs")
@@ -98,7 +92,10 @@ _STEPS: dict[str, tuple[Callable[[list[Tensor]], Optimizer], _Stepper]] = {
     "torch.optim.Muon": (MUONS["torch.optim.Muon"], lambda opt, _: opt.step),
     "Muon": (MUONS["autowarm"], lambda opt, _: opt.step),
     "Muon, captured": (lambda params: _tensor_rate(params, capturable=True), _captured),
-    "Muon, compiled": (_tensor_rate, _compiled),
+    "Muon, compiled": (
+        _tensor_rate,
+        lambda opt, setting: torch.compile(opt.step, fullgraph=True, backend="eager" if setting.dry else "inductor"),
+    ),
     "dion's Muon": (MUONS["dion"], lambda opt, _: opt.step),
     "torch.optim.AdamW, fused": (lambda params: torch.optim.AdamW(params, fused=True), lambda opt, _: opt.step),
     "Lion": (LIONS["autowarm"], lambda opt, _: opt.step),
@@ -117,12 +114,12 @@ def steps(known: Known, setting: Setting) -> Found:
         for p in params:
             p.grad = torch.randn_like(p)
         try:
-            found = _measured(stepper(make(params), setting), setting.device, rounds=3 if setting.dry else 30)
+            result = _measured(stepper(make(params), setting), setting.device, rounds=3 if setting.dry else 30)
         except Exception as error:  # a peer that is not installed, or what does not work: said, and the rest goes on
-            found = {"missing": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
+            result = {"missing": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
         if "captured" in label:
-            found["peak_bytes"] = None  # a graph keeps its memory from step to step
-        yield f"{size} {label}", found
+            result["peak_bytes"] = None  # a graph keeps its memory from step to step
+        yield f"{size} {label}", result
         torch.compiler.reset()
 
 
@@ -136,21 +133,15 @@ def _measured(step: Callable[[], Any], device: torch.device, rounds: int) -> dic
         step()
         host.append(time.perf_counter() - start)  # the host is done, the GPU may not be
         whole.append(now() - start)
-    on_gpu = device.type == "cuda"
-    return {
-        "ms": statistics.median(whole) * 1e3,
-        "host_ms": statistics.median(host) * 1e3 if on_gpu else None,
-        "launches": _launches(step) if on_gpu else None,
-        "peak_bytes": measure_peak(step, device),
-    }
-
-
-def _launches(step: Callable[[], Any]) -> int:
-    """How often the host starts a kernel or a graph in a step."""
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        step()
-        torch.cuda.synchronize()
-    return sum(event.count for event in profiler.key_averages() if re.match(r"cu(da)?\w*Launch", event.key))
+    measured = {"ms": statistics.median(whole) * 1e3, "host_ms": None, "launches": None,
+                "peak_bytes": measure_peak(step, device)}  # fmt: skip
+    if device.type == "cuda":  # how often the host starts a kernel or a graph
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+            step()
+            torch.cuda.synchronize()
+        launches = (event.count for event in profiler.key_averages() if re.match(r"cu(da)?\w*Launch", event.key))
+        measured |= {"host_ms": statistics.median(host) * 1e3, "launches": sum(launches)}
+    return measured
 
 
 # Rates as people set them for 100M parameters, chosen before any run: AdamW's 1e-3, the same for Muon, whose steps
@@ -162,7 +153,7 @@ RUNS = {
 }
 
 
-def _config(setting: Setting, optimizer: str, steps: int, compiled: bool = False) -> Any:
+def _config(dry: bool, compiled: bool) -> Any:
     """The paper's 124M model and batch of 32, on the largest text that is sure to be there: transformers' source."""
     import transformers
 
@@ -170,12 +161,11 @@ def _config(setting: Setting, optimizer: str, steps: int, compiled: bool = False
 
     text = lab.DataConfig(corpus=str(Path(transformers.__file__).parent), max_bytes=60_000_000)
     return lab.RunConfig(
-        model=lab.ModelConfig(vocab_size=300) if setting.dry else lab.LLAMA_124M,
-        data=lab.DataConfig(max_bytes=600_000) if setting.dry else text,
-        optimizer=lab.OptimizerConfig(name=optimizer, **RUNS[optimizer]),
-        schedule=lab.ScheduleConfig(kind="linear", warmup_steps=2),
-        steps=steps, batch_size=2 if setting.dry else 32, eval_batches=1 if setting.dry else 64, checkpoint_every=10**6,
-        engine=lab.EngineConfig(compile=compiled, keep_weights=False),
+        model=lab.ModelConfig(vocab_size=300) if dry else lab.LLAMA_124M,
+        data=lab.DataConfig(max_bytes=600_000) if dry else text,
+        optimizer=lab.OptimizerConfig(name="muon", **RUNS["muon"]),
+        schedule=lab.ScheduleConfig(kind="linear", warmup_steps=2), steps=4 if dry else 60, batch_size=2 if dry else 32,
+        eval_batches=1, checkpoint_every=10**6, engine=lab.EngineConfig(compile=compiled, keep_weights=False),
     )  # fmt: skip
 
 
@@ -188,7 +178,7 @@ def llama(known: Known, setting: Setting) -> Found:
     for label in ("eager", "compiled"):
         if label in known:
             continue
-        config = _config(setting, "muon", 4 if setting.dry else 60, label == "compiled" and not setting.dry)
+        config = _config(setting.dry, label == "compiled" and not setting.dry)
         times: list[float] = []
         if not setting.dry:
             torch.cuda.reset_peak_memory_stats()
@@ -197,39 +187,9 @@ def llama(known: Known, setting: Setting) -> Found:
         seconds = statistics.median(b - a for a, b in itertools.pairwise(times[len(times) // 2 :]))
         rate = config.batch_size * config.model.seq_len / seconds
         peak = None if setting.dry else peak_flops()
-        found = {"tokens_per_second": rate, "step_ms": seconds * 1e3}
-        found["mfu"] = peak and rate * flops_per_token(config.model) / peak
-        found["peak_bytes"] = None if setting.dry else torch.cuda.max_memory_allocated()
-        yield label, found
-
-
-_COMPARISON = 11 * 60  # seconds for all of its runs; two at once took 115 on an H200
-_WARMUPS = {"default": None, "none": 0.0, "2 %": 0.02, "10 %": 0.1}
-
-
-def compare(known: Known, setting: Setting) -> Found:
-    """The 124M comparison: default, no warm-up, 2 % and 10 %, of AdamW, Muon and Lion, each of 1,000 updates."""
-    from autowarm.lab.config import ScheduleConfig
-    from autowarm.lab.training.loop import train
-
-    count = 6 if setting.dry else 1000
-    yield "steps", count
-    took = 0.0
-    for optimizer, (label, share) in itertools.product(RUNS, _WARMUPS.items()):
-        if f"{optimizer} {label}" in known:
-            continue
-        if setting.left() < 1.2 * took:  # as long as the run before
-            raise TimeoutError("the rest of the runs is left for the next call")
-        start = time.perf_counter()
-        schedule = ScheduleConfig()
-        if share is not None:
-            schedule = ScheduleConfig(kind="linear", warmup_steps=round(share * count))
-        config = _config(setting, optimizer, count, compiled=not setting.dry)
-        with tempfile.TemporaryDirectory() as folder:
-            result = train(dataclasses.replace(config, schedule=schedule, clip=1.0), Path(folder))
-        took = time.perf_counter() - start
-        kept = ("warmup_steps", "train_loss", "val_loss", "diverged", "ended_by", "seconds")
-        yield f"{optimizer} {label}", {key: result[key] for key in kept}
+        yield label, {"tokens_per_second": rate, "step_ms": seconds * 1e3,
+                      "mfu": peak and rate * flops_per_token(config.model) / peak,
+                      "peak_bytes": None if setting.dry else torch.cuda.max_memory_allocated()}  # fmt: skip
 
 
 # Name: what measures it, and the most seconds it may take.
@@ -237,5 +197,4 @@ PARTS: dict[str, tuple[Callable[[Known, Setting], Found], int]] = {
     "tests": (tests, 400),
     "steps": (steps, 330),
     "llama": (llama, 240),
-    "compare": (compare, _COMPARISON + 60),
 }

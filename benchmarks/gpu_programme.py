@@ -45,6 +45,7 @@ from autowarm.lab.data import Corpus, prepare, training_batches, validation_batc
 from autowarm.lab.data.shards import read_shards, write_shard
 from autowarm.lab.files import write_atomically
 from autowarm.lab.tasks.models import llama, token_loss
+from autowarm.lab.training.metrics import finite
 from autowarm.lab.training.optimizers import make_optimizer
 from autowarm.lab.training.schedules import make_scheduler
 
@@ -52,12 +53,11 @@ ROOT = Path(__file__).parents[1]
 CORPUS = ROOT / "runs" / "gpu-programme"
 ROWS = ROOT / "docs" / "data" / "studies" / "gpu-programme.jsonl"
 TABLE = ROOT / "docs" / "data" / "tables" / "gpu-programme.csv"
+# By block, the nats that the default may be above the best warm-up for the warm-up to be deleted at no cost.
 LIMIT = {"A": 0.02, "B": 0.01}
-"""By block, the nats that the default may be above the best warm-up for the warm-up to be deleted at no cost."""
 _BYTES, _BATCH, _EVALUATED = 60 * 2**20, 32, 64
 _SHARES = {"none": 0.0, "2%": 0.02, "10%": 0.1, "19%": 0.19}
-_TARGET = 1.0
-"""f* for Algorithm 1: about the loss at the end of a long run on this corpus, which is source code."""
+_TARGET = 1.0  # f* for Algorithm 1: about the loss at the end of a long run on this corpus, which is source code
 
 
 class Run(NamedTuple):
@@ -79,18 +79,15 @@ def plan() -> list[Run]:
     hot = Run("D", "adamw", factor=10.0)
     rates = {"lion": 1e-3 / RUNS["lion"]["lr"], "muon": 1.0}
     return [
-        *(
-            Run("G", optimizer, warmup, steps=16_000, planned=64_000, factor=factor)
-            for optimizer, factor in rates.items()
-            for warmup in ("default", "paper", "10%", "19%")
-        ),
+        *(Run("G", optimizer, warmup, steps=16_000, planned=64_000, factor=factor)
+          for optimizer, factor in rates.items() for warmup in ("default", "paper", "10%", "19%")),
         *(Run("A", "adamw", warmup, seed) for seed in range(3) for warmup in ("default", "none", "2%", "10%")),
         *(Run("B", "muon", warmup, seed) for seed in range(4) for warmup in ("default", "none", "10%")),
         *(hot._replace(warmup="10%", recovers=recovers) for recovers in (False, True)),
         hot._replace(recovers=True),
         *(Run("E", "adamw", bad_batch=True, recovers=recovers) for recovers in (False, True)),
         *(Run("C", optimizer, warmup, steps=3_000) for optimizer in ("adamw", "muon") for warmup in ("default", "10%")),
-    ]
+    ]  # fmt: skip
 
 
 class Bench:
@@ -111,10 +108,8 @@ class Bench:
         steps, planned = (n // 200 if self.dry else n for n in (run.steps, run.planned or run.steps))
         self.model.load_state_dict(llama(self.shape, run.seed).state_dict())  # copied into the same memory
         self.model.zero_grad()
-        config = RUNS[run.optimizer]
-        optimizer = make_optimizer(
-            self.model, OptimizerConfig(run.optimizer, run.factor * config["lr"], 0.1, dict(config["options"]))
-        )
+        lr, options = run.factor * RUNS[run.optimizer]["lr"], dict(RUNS[run.optimizer]["options"])
+        optimizer = make_optimizer(self.model, OptimizerConfig(run.optimizer, lr, 0.1, options))
         schedule, guard = self._schedules(run, optimizer, planned)
         parts, losses = {"model": self.model, "optimizer": optimizer, "schedule": schedule}, list[Tensor]()
         checkpoint = self.folder / f"{run.block}-{run.optimizer}-{run.warmup}.pt"
@@ -136,10 +131,7 @@ class Bench:
                 nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
                 optimizer.step()
                 losses.append(loss.detach())
-                if isinstance(schedule, AdaptiveWarmup):
-                    schedule.step(losses[-1])
-                else:
-                    schedule.step()
+                schedule.step(*losses[-1:] * isinstance(schedule, AdaptiveWarmup))
                 if guard is not None:
                     guard.step(losses[-1])
                 optimizer.zero_grad()
@@ -149,8 +141,8 @@ class Bench:
         checkpoint.unlink(missing_ok=True)
         return {
             **run._asdict(), "warmup_steps": getattr(schedule, "warmup_steps", by_hand),
-            "ended_by": getattr(schedule, "ended_by", None), "first_loss": curve[0], "val_loss": _finite(last),
-            "train_loss": _finite(statistics.fmean(curve[-max(1, steps // 20) :])),
+            "ended_by": getattr(schedule, "ended_by", None), "first_loss": curve[0], "val_loss": finite(last),
+            "train_loss": finite(statistics.fmean(curve[-max(1, steps // 20) :])),
             "recoveries": [list(one) for one in getattr(watch, "recoveries", ())],
             "seconds": round(time.perf_counter() - began, 1), "corpus": self.corpus.sha256[:16],
             "device": "none: a dry run" if self.dry else torch.cuda.get_device_name(), "torch": torch.__version__,
@@ -159,11 +151,9 @@ class Bench:
     def _schedules(self, run: Run, optimizer: torch.optim.Optimizer, steps: int) -> tuple[Any, SpikeGuard | None]:
         if run.warmup == "paper":
             return AdaptiveWarmup.paper(optimizer, steps, target_loss=_TARGET, max_nonfinite=steps), None
-        if run.warmup == "default":
-            # A run that diverges is to show it, not to stop.
-            return AdaptiveWarmup(
-                optimizer, steps, recover=self.model if run.recovers else False, max_nonfinite=steps, trained=False
-            ), None
+        if run.warmup == "default":  # a run that diverges is to show it, not to stop
+            recover = self.model if run.recovers else False
+            return AdaptiveWarmup(optimizer, steps, recover=recover, max_nonfinite=steps, trained=False), None
         hand_set = ScheduleConfig("linear", round(_SHARES[run.warmup] * steps))
         guard = SpikeGuard(optimizer, steps, recover=self.model) if run.recovers else None
         return make_scheduler(optimizer, hand_set, steps), guard
@@ -181,24 +171,18 @@ class Bench:
 
     @torch.no_grad()
     def _evaluated(self) -> float:
-        found = []
+        losses = []
         for batch in validation_batches(self.corpus.val, 2 if self.dry else _EVALUATED, self.batch, self.shape.seq_len):
             with torch.autocast(self.device.type, torch.bfloat16, enabled=not self.dry):
-                found.append(token_loss(self.model, torch.from_numpy(batch).to(self.device)))
-        return statistics.fmean(torch.stack(found).tolist())
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+                losses.append(token_loss(self.model, torch.from_numpy(batch).to(self.device)))
+        return statistics.fmean(torch.stack(losses).tolist())
 
 
 def tokens(folder: Path) -> Corpus:
     """The corpus in a folder of token shards, made if it is not there; it may be carried to another machine."""
     if not (folder / "train_000000.bin").exists():
-        data = DataConfig(corpus=sysconfig.get_path("purelib"), max_bytes=_BYTES)
-        found = prepare(data, LLAMA_124M.vocab_size)
-        folder.mkdir(parents=True, exist_ok=True)
-        for part, of in (("val", found.val), ("train", found.train)):
+        corpus = prepare(DataConfig(corpus=sysconfig.get_path("purelib"), max_bytes=_BYTES), LLAMA_124M.vocab_size)
+        for part, of in (("val", corpus.val), ("train", corpus.train)):
             write_shard(folder / f"{part}_000000.bin", np.asarray(of).astype(np.uint16))
     return read_shards(folder, LLAMA_124M.vocab_size)
 
@@ -214,12 +198,10 @@ def of(row: Mapping[str, Any]) -> Run:
     return Run(*(row[name] for name in Run._fields))
 
 
-def go_on(
-    rows: Path, make: Callable[[Run, Callable[[], float]], dict[str, Any] | None], left: Callable[[], float]
-) -> list[Run]:
+def go_on(rows: Path, make: Callable[..., dict[str, Any] | None], left: Callable[[], float]) -> list[Run]:
     """Make missing runs in their order, while the seconds left are enough for one more; return what is missing then."""
-    made, pace = {of(row) for row in read(rows)}, 0.0
-    missing = [run for run in plan() if run not in made]
+    finished, pace = {of(row) for row in read(rows)}, 0.0
+    missing = [run for run in plan() if run not in finished]
     while missing and left() > (60 if missing[0].planned else 1.1 * pace * missing[0].steps):
         run, began = missing[0], left()
         if (row := make(run, left)) is None:
@@ -234,17 +216,18 @@ def go_on(
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """CSV: a row for each kind of run, the mean over its seeds, and the verdict on the default in blocks A and B."""
-    made, groups = {of(row): row for row in rows}, dict[Run, list[Mapping[str, Any]]]()
-    for run in plan():
-        if run in made:
-            groups.setdefault(run._replace(seed=0), []).append(made[run])
-    means = {run: _mean([row["val_loss"] for row in some]) for run, some in groups.items()}
+    row_of, groups = {of(row): row for row in rows}, dict[Run, list[Mapping[str, Any]]]()
+    for run in filter(row_of.__contains__, plan()):
+        groups.setdefault(run._replace(seed=0), []).append(row_of[run])
+    losses = {run: [math.inf if row["val_loss"] is None else row["val_loss"] for row in some]
+              for run, some in groups.items()}  # fmt: skip
+    means = {run: statistics.fmean(some) for run, some in losses.items()}
     lines = []
     for run, some in groups.items():
         best = min(mean for other, mean in means.items() if other[:2] == run[:2])
         behind, verdict = means[run] - best, ""
         if run.block in LIMIT and run.warmup == "default":
-            whole = all(one in made for one in plan() if one.block == run.block)
+            whole = all(one in row_of for one in plan() if one.block == run.block)
             verdict = ("costs nothing" if behind <= LIMIT[run.block] else "costs something") if whole else "open"
         lines.append([
             run.block, run.optimizer + (f", rate × {run.factor:.3g}" if run.factor > 1 else ""),
@@ -260,17 +243,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return comma_separated(headings, lines)
 
 
-def _mean(losses: Sequence[float | None]) -> float:
-    return statistics.fmean(math.inf if loss is None else loss for loss in losses)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Make runs for a while, or prepare the corpus."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=9.0, help="stop after so many (default 9)")
     parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the processor")
     parser.add_argument("--prepare", action="store_true", help="only tokenise the corpus")
-    parser.add_argument("--list", action="store_true", help="only say what is left")
     parser.add_argument("--rows", type=Path, help="finished runs (of a dry run, a new file)")
     parser.add_argument("--corpus", type=Path, default=CORPUS, help="folder of token shards, made if it is not there")
     given = parser.parse_args(argv)
@@ -278,10 +256,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = given.rows or (Path(tempfile.mkdtemp(prefix="gpu-dry-run-")) / ROWS.name if dry else ROWS)
     if given.prepare:
         print(f"{tokens(given.corpus).tokens:,} tokens in {given.corpus}")
-        return
-    if given.list:
-        made = {of(row) for row in read(rows)}
-        print(*(run for run in plan() if run not in made), sep="\n")
         return
     if not dry and not torch.cuda.is_available():
         sys.exit("no GPU is at hand; `make gpu PROGRAMME=1 DRY=1` tries everything without one")

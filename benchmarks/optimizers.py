@@ -6,10 +6,9 @@
     python benchmarks/optimizers.py --threads 2 --rounds 21 --out docs/data/optimizers.json
     python benchmarks/optimizers.py --page                    # from that, the tables of docs/optimizers.md
 
-Peers that are missing are listed as missing; `pip install pytorch-optimizer heavyball lion-pytorch timm` gets most. For
-every contender the output has the median time of a step, its ratio to the workload's base line, the peak of memory
-above parameters and state, how much of the time its own matrix products take when nothing else is done, and how
-orthogonal its step is. Results go to a JSON file.
+Peers that are missing are listed as missing; `pip install pytorch-optimizer heavyball lion-pytorch timm` gets most. The
+output has the median time of a step, its ratio to the workload's base line, and the peak of memory above parameters and
+state. Results go to a JSON file.
 """
 
 import argparse
@@ -28,13 +27,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import autowarm
 from autowarm.lab.analysis import markdown
 from autowarm.orthogonalize import working_dtype
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "data"
 _AT_LEAST = 3.0  # seconds to measure for: short steps get more rounds, up to twenty times as many
 _PATIENCE = 20.0  # seconds for a first step, with whatever is compiled in it
 
@@ -48,7 +46,7 @@ def llama_shapes(layers: int, width: int, *, split: bool) -> list[tuple[int, int
     return ([*attention, (width, width), (inner, width), (inner, width), (width, inner)]) * layers
 
 
-def _peer(module: str, name: str, **options: Any) -> Callable[[list[Tensor]], Optimizer]:
+def _peer(module: str, name: str, **options: Any) -> Callable[[Any], Optimizer]:
     return lambda params: getattr(importlib.import_module(module), name)(params, **options)
 
 
@@ -100,49 +98,6 @@ for _name, _contenders in (("lion", LIONS), ("sgd", SGDS)):
     WORKLOADS[f"{_name}-d768"] = (_contenders, llama_shapes(2, 768, split=False))
 
 
-class Products(TorchDispatchMode):
-    """Notes the operands of every matrix product, to repeat them alone."""
-
-    NAMES = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operands: list[tuple[Tensor, Tensor]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._schema.name.rstrip("_") in self.NAMES:
-            added = "addmm" in func._schema.name or "baddbmm" in func._schema.name
-            left, right = args[1:3] if added else args[:2]
-            # Equal shapes and strides share one buffer each, so that memory stays small.
-            self.operands.append((left, right))
-        return func(*args, **(kwargs or {}))
-
-    def alone(self) -> Callable[[], None]:
-        """A function that makes the same products, on random matrices of the same layout, and nothing else."""
-        made: dict[Any, Tensor] = {}
-
-        def like(x: Tensor, role: str) -> Tensor:
-            key = (x.shape, x.stride(), x.dtype, role)
-            if key not in made:
-                made[key] = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).normal_()
-            return made[key]
-
-        jobs = []
-        for left, right in self.operands:
-            a, b = like(left, "left"), like(right, "right")
-            key = ("out", a.shape, b.shape, a.dtype)
-            if key not in made:
-                made[key] = torch.matmul(a, b)
-            jobs.append((a, b, made[key]))
-        self.operands.clear()
-
-        def run() -> None:
-            for a, b, out in jobs:
-                torch.matmul(a, b, out=out)
-
-        return run
-
-
 def measure_peak(step: Callable[[], Any], device: torch.device) -> int:
     """The most bytes that are allocated at one time during a step, above what was before."""
     if device.type == "cuda":
@@ -162,76 +117,31 @@ def measure_peak(step: Callable[[], Any], device: torch.device) -> int:
     return peak
 
 
-def measure_band(make: Callable[[list[Tensor]], Optimizer], shapes: list[tuple[int, int]], device: torch.device) -> Any:
-    """How orthogonal a first step is on Gaussian gradients and on ones with a spectrum falling as 1/i.
-
-    Optimizers scale their steps by different rules, so each step is first scaled to be as orthogonal as it can be:
-    [0.8, 1.2] says that all singular values are then within 20 % of 1. "low" is the 1st percentile.
-    """
-    found = {}
-    for spectrum in ("flat", "falling"):
-        values = []
-        for shape in sorted(set(shapes)):
-            torch.manual_seed(0)
-            gradient = torch.randn(shape, device=device)
-            if spectrum == "falling":
-                U, S, Vh = torch.linalg.svd(gradient, full_matrices=False)
-                gradient = (U / torch.arange(1, len(S) + 1, device=device)) @ Vh
-            p = torch.nn.Parameter(torch.zeros(shape, device=device))
-            p.grad = gradient
-            optimizer = make([p])
-            optimizer.step()
-            # The first step may be special (heavyball only takes its gradient in); the second has the same direction.
-            before, p.grad = p.detach().clone(), gradient.clone()
-            optimizer.step()
-            s = torch.linalg.svdvals((p.detach() - before).float())
-            values.append((s * s.sum() / s.square().sum()).cpu())
-        s = torch.cat(values)
-        found[spectrum] = {
-            "low": s.quantile(0.01).item(),
-            "high": s.max().item(),
-            "rms_error": (s - 1).square().mean().sqrt().item(),
-        }
-    return found
-
-
 def clock(kind: str, device: torch.device) -> Callable[[], float]:
-    if device.type == "cuda":
+    def now() -> float:
+        torch.cuda.synchronize()
+        return time.perf_counter()
 
-        def now() -> float:
-            torch.cuda.synchronize()
-            return time.perf_counter()
-
-        return now
-    return time.process_time if kind == "cpu" else time.perf_counter
-
-
-def _restorer(params: list[Tensor]) -> Callable[[], None]:
-    """Puts the gradients back that an optimizer dropped or changed."""
-    kept = [p.grad for p in params]
-    copies = [g.clone() for g in kept]
-
-    def restore() -> None:
-        for p, g, copy in zip(params, kept, copies, strict=True):
-            p.grad = g
-            g.copy_(copy)
-
-    return restore
+    return now if device.type == "cuda" else time.process_time if kind == "cpu" else time.perf_counter
 
 
 def run(name: str, rounds: int, kind: str, device: torch.device) -> dict[str, Any]:
     contenders, shapes = WORKLOADS[name]
     torch.manual_seed(0)
     weights = [torch.randn(shape) * 0.02 for shape in shapes]
-    gradients = [torch.randn(shape) for shape in shapes]
+    gradients = [torch.randn(shape).to(device) for shape in shapes]
     steps: dict[str, Callable[[], Any]] = {}
     restores: dict[str, Callable[[], None]] = {}
     result: dict[str, Any] = {"workload": name, "parameters": sum(w.numel() for w in weights), "contenders": {}}
     for label, make in contenders.items():
         params = [torch.nn.Parameter(w.to(device).clone()) for w in weights]
-        for p, g in zip(params, gradients, strict=True):
-            p.grad = g.to(device).clone()
-        restore = _restorer(params)
+
+        def restore(params: list[Tensor] = params) -> None:
+            """Put the gradients back that an optimizer dropped or changed."""
+            for p, g in zip(params, gradients, strict=True):
+                p.grad = g.clone()
+
+        restore()
         try:
             optimizer = make(params)
             for _ in range(3):
@@ -247,13 +157,6 @@ def run(name: str, rounds: int, kind: str, device: torch.device) -> dict[str, An
         steps[label], restores[label] = optimizer.step, restore
         result["contenders"][label] = {"peak_bytes": measure_peak(optimizer.step, device)}
         restore()
-        if contenders is MUONS:
-            with Products() as products:
-                optimizer.step()
-            restore()
-            if products.operands:
-                steps[f"{label}: products alone"] = products.alone()
-            result["contenders"][label]["singular_values"] = measure_band(make, shapes, device)
 
     now, order = clock(kind, device), random.Random(0)
     times: dict[str, list[float]] = {label: [] for label in steps}
@@ -272,16 +175,10 @@ def run(name: str, rounds: int, kind: str, device: torch.device) -> dict[str, An
             restores.get(label, lambda: None)()
     medians = {label: statistics.median(ts) * 1e3 for label, ts in times.items()}
     base = medians[next(label for label in contenders if label in medians)]
-    for label, found in result["contenders"].items():
-        if label in medians:
-            found |= {"ms": medians[label], "times_faster": base / medians[label]}
-        if f"{label}: products alone" in medians:
-            found["products_ms"] = medians[f"{label}: products alone"]
-    kinds: dict[tuple[int, int], int] = {}
-    for shape in shapes:
-        kinds[shape] = kinds.get(shape, 0) + shape[0] * shape[1]
-    element = torch.finfo(working_dtype(device)).bits // 8
-    result["largest_stack_bytes"] = max(kinds.values()) * element
+    for label, median in medians.items():
+        result["contenders"][label] |= {"ms": median, "times_faster": base / median}
+    largest = max(shapes.count((m, n)) * m * n for m, n in set(shapes))  # the matrices of a shape are a stack
+    result["largest_stack_bytes"] = largest * torch.finfo(working_dtype(device)).bits // 8
     return result
 
 
@@ -289,72 +186,49 @@ def table(result: dict[str, Any]) -> str:
     stack = result["largest_stack_bytes"]
     lines = [
         f"{result['workload']} ({result['parameters']:,} parameters; largest stack {stack / 2**20:.2f} MiB)",
-        f"{'':26}{'ms':>9}{'× faster':>10}{'ms/products':>13}{'peak/stack':>12}   flat spectrum     falling as 1/i",
+        f"{'':26}{'ms':>9}{'× faster':>10}{'peak/stack':>12}",
     ]
-    for label, found in result["contenders"].items():
-        if "missing" in found:
-            lines.append(f"{label:26}  missing: {found['missing']}")
-            continue
-        share = f"{found['ms'] / found['products_ms']:.2f}" if "products_ms" in found else ""
-        line = (
-            f"{label:26}{found['ms']:9.2f}{found['times_faster']:10.2f}{share:>13}{found['peak_bytes'] / stack:12.2f}"
-        )
-        for s in found.get("singular_values", {}).values():
-            line += f"   {s['low']:.2f}–{s['high']:.2f} ±{s['rms_error']:.2f}"
-        lines.append(line)
+    for label, of in result["contenders"].items():
+        if "missing" in of:
+            lines.append(f"{label:26}  missing: {of['missing']}")
+        else:
+            lines.append(f"{label:26}{of['ms']:9.2f}{of['times_faster']:10.2f}{of['peak_bytes'] / stack:12.2f}")
     return "\n".join(lines)
 
 
 def tables(results: list[dict[str, Any]]) -> dict[str, str]:
-    """The tables of docs/optimizers.md as CSV by name: Muon's time, its singular values, the elementwise optimizers."""
-    found = {result["workload"]: result["contenders"] for result in results}
+    """The tables of docs/optimizers.md as CSV by name: Muon's time, and the elementwise optimizers'."""
+    contenders = {result["workload"]: result["contenders"] for result in results}
     stacks = {result["workload"]: result["largest_stack_bytes"] for result in results}
     layers = {"d64": 4, "d128": 6, "d256": 6, "d768": 2}
 
     def ms(contender: dict[str, Any]) -> str:
         return f"{contender['ms']:.3g} ms" if "ms" in contender else "–"
 
-    times, bands, elementwise = [], [], []
+    times, elementwise = [], []
     for name, count in layers.items():
         for split in ("", "-split"):
-            of = found[name + split]
+            of = contenders[name + split]
             ours = of["autowarm"]
             times.append([
                 f"{count} layers, d = {name[1:]}{', split' if split else ''}", ms(of["torch.optim.Muon"]), ms(ours),
                 f"**{ours['times_faster']:.2f}**", f"{of['autowarm, 5 steps']['times_faster']:.2f}",
-                f"{ours['ms'] / ours['products_ms']:.2f}", f"{ours['peak_bytes'] / stacks[name + split]:.1f}",
+                f"{ours['peak_bytes'] / stacks[name + split]:.1f}",
                 *(ms(of[peer]) for peer in ("timm", "pytorch-optimizer", "heavyball, eager")),
             ])  # fmt: skip
-        for spectrum, words in (("flat", "Gaussian"), ("falling", "falling as 1/i")):
-            columns = ("torch.optim.Muon", "autowarm", "autowarm, 5 steps", "timm")
-            values = [found[name][column]["singular_values"][spectrum] for column in columns]
-            cells = [f"{v['low']:.2f}–{v['high']:.2f} ± {v['rms_error']:.2f}" for v in values]
-            bands.append([f"d = {name[1:]}", words, *cells])
     for kind, words, ours in (("lion", "Lion", "autowarm"), ("sgd", "NormSGD", "autowarm NormSGD")):
         for size in ("d64", "d768"):
-            of = found[f"{kind}-{size}"]
+            of = contenders[f"{kind}-{size}"]
             base = next(iter(of))
             row = [f"`{words}`, {layers[size]} layers d = {size[1:]}", base, ms(of[base])]
             elementwise.append([*row, f"{of[ours]['times_faster']:.2f}"])
     peers = ["timm", "pytorch-optimizer", "HeavyBall"]
-    headings = ["shapes", "torch.optim.Muon", "ours", "× faster", "with `steps=5`", "ours / its products",
-                "peak / largest stack", *peers]  # fmt: skip
+    headings = ["shapes", "torch.optim.Muon", "ours", "× faster", "with `steps=5`", "peak / largest stack", *peers]
+    others = ["elementwise", "base line", "", "ours is faster by"]
     return {
         "optimizers-times": markdown.comma_separated(headings, times),
-        "optimizers-bands": markdown.comma_separated(
-            ["", "gradient", "torch.optim.Muon", "ours", "ours, `steps=5`", "timm"], bands
-        ),
-        "optimizers-elementwise": markdown.comma_separated(
-            ["elementwise", "base line", "", "ours is faster by"], elementwise
-        ),
+        "optimizers-elementwise": markdown.comma_separated(others, elementwise),
     }
-
-
-def write_page() -> None:
-    """Write the page's tables from the stored results."""
-    results = json.loads((DOCS / "data" / "optimizers.json").read_text(encoding="utf-8"))["results"]
-    for name, text in tables(results).items():
-        (DOCS / "data" / "tables" / f"{name}.csv").write_text(text, encoding="utf-8")
 
 
 def main() -> None:
@@ -368,9 +242,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/optimizers.json"))
     options = parser.parse_args()
     if options.page:
-        return write_page()
-    unknown = [name for name in options.workloads if name not in WORKLOADS]
-    if unknown:
+        results = json.loads((DOCS / "optimizers.json").read_text(encoding="utf-8"))["results"]
+        for name, text in tables(results).items():
+            (DOCS / "tables" / f"{name}.csv").write_text(text, encoding="utf-8")
+        return
+    if unknown := [name for name in options.workloads if name not in WORKLOADS]:
         parser.error(f"unknown workload {unknown[0]!r}: use some of {', '.join(WORKLOADS)}")
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -378,34 +254,22 @@ def main() -> None:
         parser.error("--clock cpu counts the time of waiting threads too: use it with --threads 1")
     device = torch.device(options.device)
     names = options.workloads or [name for name in WORKLOADS if name != "124m" or device.type == "cuda"]
+    processor = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
     environment = {
-        "torch": torch.__version__,
-        "autowarm": autowarm.__version__,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
-        "threads": torch.get_num_threads(),
-        "working_dtype": str(working_dtype(device)),
-        "clock": options.clock,
+        "torch": torch.__version__, "autowarm": autowarm.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor,
+        "threads": torch.get_num_threads(), "working_dtype": str(working_dtype(device)), "clock": options.clock,
         "rounds": options.rounds,
-    }
+    }  # fmt: skip
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    results = _stored(options.out, environment)
+    results = {}
+    if options.out.exists() and (stored := json.loads(options.out.read_text()))["environment"] == environment:
+        results = {result["workload"]: result for result in stored["results"]}  # until they are measured again
     for name in names:
         results[name] = run(name, options.rounds, options.clock, device)
         print(table(results[name]), end="\n\n", flush=True)
         ordered = [results[name] for name in WORKLOADS if name in results]
         options.out.write_text(json.dumps({"environment": environment, "results": ordered}, indent=1) + "\n")
-
-
-def _processor() -> str:
-    return f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
-
-
-def _stored(path: Path, environment: dict[str, Any]) -> dict[str, Any]:
-    """What was measured under the same conditions before, by workload: it stays until it is measured again."""
-    if not path.exists():
-        return {}
-    stored = json.loads(path.read_text())
-    return {result["workload"]: result for result in stored["results"]} if stored["environment"] == environment else {}
 
 
 if __name__ == "__main__":

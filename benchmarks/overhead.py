@@ -47,13 +47,13 @@ def scheduler(given: argparse.Namespace) -> None:
         w = torch.nn.Parameter(torch.zeros(2, 2))
         w.grad = torch.ones(2, 2)
         optimizer = Lion([w], lr=lr)
-        made = kind(optimizer, total, **options) if kind else None
+        sched = kind(optimizer, total, **options) if kind else None
 
         def steps() -> None:
             for _ in range(repeats):
                 optimizer.step()
-                if made is not None:
-                    made.step(*[loss] * isinstance(made, AdaptiveWarmup))
+                if sched is not None:
+                    sched.step(*[loss] * isinstance(sched, AdaptiveWarmup))
 
         return steps
 
@@ -102,11 +102,10 @@ def recovery(given: argparse.Namespace) -> None:
     for name, make in makers.items():
         plain, _, _ = run(make)
         guarded, whole, (copied, weights) = run(make, recover=True)
-        share = (guarded - plain) / whole
-        rows.append([name, f"{copied / weights:.2f}", f"{100 * share:.2f}"])
+        rows.append([name, f"{copied / weights:.2f}", f"{100 * (guarded - plain) / whole:.2f}"])
         print(*rows[-1], flush=True)
-    text = comma_separated(["optimizer", "a copy, × the weights", "% of a run's time"], rows)
-    (TABLES / "recovery-costs.csv").write_text(text, encoding="utf-8")
+    headings = ["optimizer", "a copy, × the weights", "% of a run's time"]
+    (TABLES / "recovery-costs.csv").write_text(comma_separated(headings, rows), encoding="utf-8")
 
 
 def main() -> None:

@@ -3,8 +3,8 @@
     python benchmarks/walks.py
 
 A *call* is one of a Python function of this package. A *return* is a move, by a call or back from one, into a file that
-the walk has been in before and has left since. Few of each mean that a reader can follow the value without a finger in
-every page. The walk of a config through `autowarm compare` counts rooms of the lab in place of files.
+the walk has been in before and has left since. The walk of a config through `autowarm compare` counts rooms of the lab
+in place of files.
 """
 
 import io
@@ -24,10 +24,7 @@ import autowarm
 from autowarm import AdaptiveWarmup, Muon
 
 ROOT = str(Path(autowarm.__file__).parent)
-
-
-Place = tuple[str, str]
-"""A file of the package, and a function in it."""
+Place = tuple[str, str]  # a file of the package, and a function in it
 
 
 def walk(act: Callable[[], Any], root: str = ROOT) -> tuple[list[Place], list[str]]:
@@ -55,11 +52,6 @@ def walk(act: Callable[[], Any], root: str = ROOT) -> tuple[list[Place], list[st
     finally:
         sys.setprofile(None)
     return met, files
-
-
-def counts(met: list[Place], files: list[str]) -> tuple[int, int, int]:
-    """Calls, files, and returns to a file already left."""
-    return len(met), len(set(files)), len(files) - len(set(files))
 
 
 def a_loss(tensor: bool) -> Callable[[], Any]:
@@ -96,10 +88,7 @@ def a_state() -> Callable[[], Any]:
 
 
 def a_config() -> tuple[list[Place], list[str]]:
-    """The functions of the lab that are given a config, from ``autowarm compare`` to its results, and the rooms.
-
-    One run of a step is made, in this process. A room is a folder of the lab. A config's own properties do not count.
-    """
+    """The functions of the lab, but for its properties, that ``autowarm compare`` gives a config, and their folders."""
     from autowarm import lab
     from autowarm.lab import commands
     from autowarm.lab.config import CompareConfig, RunConfig
@@ -120,18 +109,18 @@ def a_config() -> tuple[list[Place], list[str]]:
             if not rooms or rooms[-1] != file.split("/")[0]:
                 rooms.append(file.split("/")[0])
 
-    def here(jobs: Sequence[Job], *_: Any) -> dict[str, str]:
+    def run_jobs(jobs: Sequence[Job], *_: Any) -> dict[str, str]:
         for job in jobs:
             perform(job, lambda event: None, lambda: False)
         return {}
 
     words = {"config": "smoke", "run.steps": "1", "rates": "{muon: [0.01]}", "schedules": "[adaptive]", "seeds": "[0]"}
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(engine, "run_jobs", here):
-        given = [part for key, value in words.items() for part in (f"--{key}", value)]
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(engine, "run_jobs", run_jobs):
+        options = [f"--{key}={value}" for key, value in words.items()]
         sys.setprofile(note)
         try:
             with redirect_stdout(io.StringIO()):
-                commands.main(["compare", *given, "--out", folder])
+                commands.main(["compare", *options, "--out", folder])
         finally:
             sys.setprofile(None)
     return met, rooms
@@ -143,7 +132,8 @@ def main() -> None:
     wanted = sys.argv[1:]
     for name, act in walks.items():
         met, files = walk(act)
-        print(f"{name:<16} {'{} calls, {} files, {} returns'.format(*counts(met, files))}")
+        distinct = len(set(files))
+        print(f"{name:<16} {len(met)} calls, {distinct} files, {len(files) - distinct} returns")
         if name in wanted:
             print("\n".join(f"    {file}:{function}" for file, function in met))
     met, rooms = a_config()

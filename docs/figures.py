@@ -9,6 +9,7 @@ import csv
 import dataclasses
 import json
 import os
+import runpy
 import sys
 import warnings
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from autowarm.lab.analysis.figures import axes_of, encoded
 from autowarm.lab.config import SweepConfig
 from autowarm.lab.paper.experiments import GALLERY, sweep_config
 from autowarm.lab.paper.gallery import Sources
-from autowarm.lab.training.schedules import authors_peak_gap, hand_set, share_at_gap
+from autowarm.lab.training.schedules import hand_set
 from autowarm.schedule import Calibration, Profile, calibrate, objective
 from autowarm.theory import (
     catalogue,
@@ -39,6 +40,8 @@ from autowarm.theory import (
 
 DOCS = Path(__file__).parent
 DATA = DOCS / "data"
+AUTHORS = runpy.run_path(str(DOCS / "authors.py"))
+target_share, authors_peak_gap = AUTHORS["target_share"], AUTHORS["authors_peak_gap"]
 
 
 def main(names: list[str]) -> None:
@@ -60,12 +63,16 @@ def drawings(folder: Path) -> dict[str, Callable[[], Figure | str]]:
     found: dict[str, Callable[[], Figure | str]] = {
         name: partial(entry.make, sources) for name, entry in GALLERY.items() if name in stored
     }
-    return found | {
-        "calibration-muon": _calibration,
-        "authors-switch": styled(_authors_switch),
-        "rates": styled(_rates),
-        "stall": styled(_stall),
-    }
+    return (
+        found
+        | runpy.run_path(str(DOCS / "claims.py"))["tables"](sources)
+        | {
+            "calibration-muon": _calibration,
+            "authors-switch": styled(_authors_switch),
+            "rates": styled(_rates),
+            "stall": styled(_stall),
+        }
+    )
 
 
 def laid_out(folder: Path) -> Path:
@@ -103,7 +110,7 @@ def _calibration() -> Figure:
     target, kappa, div, gap0 = 3.3, 46848.0, 100.0, 10.98 - 3.3  # Muon on the authors' LLaMA-124M
     profile, sigma = calibrate(gap0, lr=1.0, div=div, kappa=kappa), (1e3 / kappa) ** 0.5
     gaps = np.union1d(np.linspace(0, gap0, 400)[1:], profile.peak_gap + sigma * np.linspace(-4, 4, 81))
-    wanted = [share_at_gap(gap, gap0, profile.peak_gap, div, "linear", "cosine") for gap in gaps.tolist()]
+    wanted = [target_share(gap, gap0, profile.peak_gap, div) for gap in gaps.tolist()]
     candidates = gap0 * np.arange(1, 1001) / 1001
     drawn = Figure(figsize=(6.4, 5.6), layout="constrained")
     top, bottom = drawn.subplots(2, 1, sharex=True, height_ratios=[3, 2])

@@ -2,6 +2,7 @@
 
 bench      makes the runs of the benchmark of warm-ups, or lists them
 geometry   makes those of the judgement by geometry
+peak_limit makes those of the judgement of a limit of the peak rate
 recovery   makes those of faults and of changing objectives, with recovery and without
 published  prices the default on the curves of the paper's authors; no run
 pages      writes the tables and figures of the documentation from all stored rows; [ROOT]
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from autowarm.lab.config import LabError, UsageError
 
-NAMES = ("bench", "geometry", "recovery", "published", "pages")
+NAMES = ("bench", "geometry", "peak_limit", "recovery", "published", "pages")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,12 +3,13 @@
     python -m studies geometry STAGE...         make what is left of these stages, and store a row as each run finishes
     python -m studies geometry --list           say what is left
 
-Until now the warm-up ended when half of the first gap Δ0 was gone, under every optimizer, and the loss was averaged
-over 5 % of the run. A candidate ("rule SHARE") takes Δ' = SHARE·Δ0. The paper's calibration of its LLaMA-124M (eq. 10,
+Before, the warm-up ended when half of the first gap Δ0 was gone, under every optimizer, and the loss was averaged over
+5 % of the run. A candidate ("rule SHARE") takes Δ' = SHARE·Δ0. The paper's calibration of its LLaMA-124M (eq. 10,
 div 100) gives 0.10 for the sign geometry, 0.32 for the spectral and 0.22 for the Frobenius geometry; the authors' own
 quadrature gave 0.05 for the first. The loss is averaged over 5 % of the run up to 4,000 updates, and over 1 % from
 20,000 updates on (200 updates between them). The time limit is half of a run up to 8,000 updates, and a third from
-12,000 on (4,000 updates between them). What was the default is "earlier".
+12,000 on (4,000 updates between them). What was the default is "earlier"; the rows of the
+accepted candidate are those of the "default".
 
 The candidates, six at most: 0.10, 0.32 and 0.22; 0.05 for the sign geometry; a third for both others beside it; AdamW,
 which has no geometry of the theory, with the sign geometry's share, with a third, or with the earlier half; and an
@@ -59,16 +60,9 @@ from .pages.tables import mean_and_worst, with_error
 from .rows import Cell, PlannedRow, Row, Rows
 
 ROWS = DATA / "geometry.jsonl"
-SHARES = {"muon": 0.333, "lion": 0.05, "signsgd": 0.05, "normsgd": 0.333, "adamw": 0.05}
-"""Δ'/Δ0 by optimizer; AdamW counts as sign geometry."""
 EARLIER = "earlier"
 UNCLIPPED, TASK = "cells", "llama-bytes"
 OPTIMIZERS = ("lion", "adamw", "muon", "normsgd")
-
-
-def rule(optimizer: str) -> str:
-    """The name of the candidate that is judged."""
-    return f"rule {SHARES[optimizer]:g}"
 
 
 @contextmanager
@@ -101,10 +95,10 @@ def _long(steps: int) -> list[Cell]:
 
 def _as_people_train(steps: int) -> list[Cell]:
     """The same with clipping and weight decay, at the rates tuned for the earlier default."""
-    rows = Rows.load(DATA / "realistic.jsonl")
+    rows = Rows.load(ROWS)
     best: dict[str, tuple[float, Cell]] = {}
     for cell in rows.cells(PEOPLE):
-        losses = rows.losses(PEOPLE, cell, DEFAULT)
+        losses = rows.losses(PEOPLE, cell, EARLIER)
         if cell.steps == steps and TUNING_SEED in losses:
             tried = losses[TUNING_SEED], cell
             best[cell.optimizer] = min(best.get(cell.optimizer, tried), tried)
@@ -122,7 +116,7 @@ def short_settings() -> list[Setting]:
 
 
 def _choice() -> list[PlannedRow]:
-    candidates = {"adamw": ("rule 0.05", "rule 0.333", "rule 0.5"), "lion": ("rule 0.1", "rule 0.05")}
+    candidates = {"adamw": (DEFAULT, "rule 0.333", "rule 0.5"), "lion": ("rule 0.1", DEFAULT)}
     return [
         PlannedRow(UNCLIPPED, cell, name, 0) for cell in _long(16_000) for name in candidates.get(cell.optimizer, ())
     ]
@@ -130,7 +124,7 @@ def _choice() -> list[PlannedRow]:
 
 def _judged() -> list[PlannedRow]:
     beds = {UNCLIPPED: ((10, 11), _long(16_000)), PEOPLE: (TEST_SEEDS[:2], _as_people_train(16_000))}
-    return [PlannedRow(part, cell, rule(cell.optimizer), seed)
+    return [PlannedRow(part, cell, DEFAULT, seed)
             for part, (seeds, cells) in beds.items() for seed in seeds for cell in cells]  # fmt: skip
 
 
@@ -138,12 +132,12 @@ def _at_three_times() -> list[PlannedRow]:
     return [
         PlannedRow(UNCLIPPED, _hot(cell), name, 10)
         for cell in _long(16_000)
-        for name in (rule(cell.optimizer), EARLIER, "linear 0.1", "linear 0.4")
+        for name in (DEFAULT, EARLIER, "linear 0.1", "linear 0.4")
     ]
 
 
 def _longest() -> list[PlannedRow]:
-    return [PlannedRow(UNCLIPPED, cell, rule(cell.optimizer), 0) for cell in _long(64_000)]
+    return [PlannedRow(UNCLIPPED, cell, DEFAULT, 0) for cell in _long(64_000)]
 
 
 def _at_all_rates(optimizer: str) -> list[Cell]:
@@ -152,16 +146,16 @@ def _at_all_rates(optimizer: str) -> list[Cell]:
 
 
 def _rates() -> list[PlannedRow]:
-    return [PlannedRow(PEOPLE, cell, rule(name), TUNING_SEED) for name in OPTIMIZERS for cell in _at_all_rates(name)]
+    return [PlannedRow(PEOPLE, cell, DEFAULT, TUNING_SEED) for name in OPTIMIZERS for cell in _at_all_rates(name)]
 
 
 def _short() -> list[PlannedRow]:
     """Seed by seed, so that a part of the runs is a complete design; no candidate was chosen on any of them."""
     return [
-        PlannedRow("cells", one.cell, rule(one.cell.optimizer), one.seeds.choice[place])
+        PlannedRow("cells", one.cell, DEFAULT, one.seeds[place])
         for place in range(3)
         for one in short_settings()
-        if place < len(one.seeds.choice)
+        if place < len(one.seeds)
     ]
 
 
@@ -171,14 +165,14 @@ STAGES = {
 
 
 def paired(rows: Rows, setting: Setting, stored: Rows) -> tuple[float, float] | None:
-    """What the candidate and the earlier default cost in a setting, on the seeds that have been run; None without any.
+    """What the default and the earlier one cost in a setting, on the seeds that have been run; None without any.
 
     The cost is that of `regret`, against the best hand-set length on the same seed.
     """
     cell, best = setting.cell, setting.best(stored)
-    ours = rows.losses("cells", cell, rule(cell.optimizer))
-    theirs, least = (stored.losses("cells", cell, name) for name in (DEFAULT, best))
-    seeds = [seed for seed in ours if seed in theirs and seed in least]
+    ours, theirs = (rows.losses("cells", cell, name) for name in (DEFAULT, EARLIER))
+    least = stored.losses("cells", cell, best)
+    seeds = [seed for seed in setting.seeds if seed in ours and seed in theirs]
     if not seeds:
         return None
     first = stored.first_loss("cells", cell, best, seeds)
@@ -193,7 +187,7 @@ def short_table(rows: Rows) -> str:
     new = {one.setting.cell for study in ("fresh", "unseen") for one in judged(DATA.parent, study)}
     costs: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for setting in short_settings():
-        source = next(some for some in stored.values() if some.runs("cells", setting.cell, DEFAULT))
+        source = next(some for some in stored.values() if some.runs("cells", setting.cell, "linear 0"))
         if (both := paired(rows, setting, source)) is not None:
             kind = "unseen tasks" if setting.cell in new else "the study's settings"
             for key in ((kind, setting.cell.optimizer), (kind, "all")):
@@ -212,23 +206,20 @@ def short_table(rows: Rows) -> str:
 def long_table(rows: Rows) -> str:
     """CSV: LLaMA on bytes from 16,000 updates on: the candidate, the earlier default and hand-set lengths."""
     stored = {UNCLIPPED: Rows.load(DATA / "horizon.jsonl"), PEOPLE: Rows.load(DATA / "realistic.jsonl")}
-    names, lines = ("linear 0", "linear 0.02", "linear 0.1", "linear 0.4"), []
+    names, lines = (DEFAULT, EARLIER, "linear 0", "linear 0.02", "linear 0.1", "linear 0.4"), []
     groups: dict[tuple[str, Cell], list[int]] = defaultdict(list)
     for run in (*_judged(), *_at_three_times(), *_longest()):
-        if run in rows and run.schedule == rule(run.cell.optimizer):
+        if run in rows and run.schedule == DEFAULT:
             groups[run.part, run.cell].append(run.seed)
     for (part, cell), seeds in groups.items():
-        every = Rows(
-            [*stored[part], *({**row, "schedule": DEFAULT} if row["schedule"] == EARLIER else row for row in rows)]
-        )
-        ours = rows.runs(part, cell, rule(cell.optimizer), seeds)
+        every = Rows([*stored[part], *rows])
+        ours = rows.runs(part, cell, DEFAULT, seeds)
         lengths = statistics.fmean(row["warmup_steps"] for row in ours.values()) / cell.steps
-        losses = [_mean(rows.losses(part, cell, rule(cell.optimizer)), seeds)]
-        losses += [_mean(every.losses(part, cell, name), seeds) for name in (DEFAULT, *names)]
+        losses = [_mean(every.losses(part, cell, name), seeds) for name in names]
         lines.append(["as people train" if part == PEOPLE else "without clipping", cell.optimizer,
                       f"{cell.steps:,}", f"{cell.lr:g}", len(seeds), f"{100 * lengths:.1f}", *losses])  # fmt: skip
     return comma_separated(
-        ["LLaMA on bytes", "optimizer", "T", "peak rate", "seeds", "its warm-up, % of T", "default", "earlier",
+        ["LLaMA on bytes", "optimizer", "T", "peak rate", "seeds", "its warm-up, % of T",
          *map(title, names)], lines,
     )  # fmt: skip
 
@@ -239,14 +230,10 @@ def _mean(losses: Losses, seeds: Sequence[int]) -> str:
 
 def rates_table(rows: Rows) -> str:
     """CSV: the sensitivity to the peak rate: mean over rates of the loss over the method's best, at most f(x0)."""
-    stored, lines = Rows.load(DATA / "realistic.jsonl"), []
+    every, lines = Rows([*Rows.load(DATA / "realistic.jsonl"), *rows]), []
     for name in (DEFAULT, EARLIER, "linear 0", "linear 0.02", "linear 0.1", "linear 0.4", "tenth 0.5"):
-        found = []
-        for optimizer in OPTIMIZERS:
-            source = rows if name == DEFAULT else stored
-            known = {DEFAULT: rule(optimizer), EARLIER: DEFAULT}.get(name, name)
-            if (one := sweep(source, PEOPLE, _at_all_rates(optimizer), [known], [TUNING_SEED])) is not None:
-                found.append(one.sensitivity(known))
+        each = [sweep(every, PEOPLE, _at_all_rates(optimizer), [name], [TUNING_SEED]) for optimizer in OPTIMIZERS]
+        found = [one.sensitivity(name) for one in each if one is not None]
         if len(found) == len(OPTIMIZERS):
             lines.append([title(name), *(f"{one:.3f}" for one in found), f"{statistics.fmean(found):.3f}"])
     return comma_separated(["warm-up", *OPTIMIZERS, "mean"], lines)

@@ -1,9 +1,8 @@
 """What a warm-up costs, by two measures; pure functions of stored rows.
 
 **Regret**, its cost at one rate: 100·(loss − best)/(first − best), in percent of the progress that the best hand-set
-warm-up makes. Seeds that choose do not judge: the best of several options looks better than it is on the seeds that
-chose it. So the seeds that chose the best hand-set warm-up give the regret of every choice, which is then a little too
-high for all, and other seeds say how far the default is behind the chosen one.
+warm-up makes. The best of several looks better than it is on the seeds that chose it, so every regret is a little too
+high. No default was chosen on these seeds.
 
 **Learning-rate sensitivity**, its cost at a rate that is not the best (Wortsman et al., arXiv 2309.14322): over a log
 grid of peak rates, the mean of min(loss, first loss), less the method's best loss. The **excess** is the same less the
@@ -18,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from autowarm.lab.analysis.statistics import Estimate, Losses
-from autowarm.lab.config import LabError
+from autowarm.lab.analysis.statistics import Losses
 
-from .entries import DEFAULT, PAPER, title
+from .entries import DEFAULT, PAPER
 from .rows import Cell, PlannedRow, Row, Rows
 
 TUNING_SCHEDULE, TUNING_SEED = "linear 0.1", 100
@@ -30,27 +28,21 @@ CHOICES = (DEFAULT, *(f"linear {share:g}" for share in (0, 0.02, 0.05, 0.1, 0.2,
 _LEARNT = 0.03  # less progress than this share of the first loss says nothing
 
 
-@dataclass(frozen=True)
-class Seeds:
-    """The seeds that choose an option, and the seeds that judge the choice. The two sets are disjoint."""
-
-    choice: tuple[int, ...]
-    test: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if not self.choice or not self.test:
-            raise ValueError(f"both choice and test need at least one seed, got {self}")
-        if both := sorted(set(self.choice) & set(self.test)):
-            raise ValueError(f"seeds that chose must not judge: {both} are in both choice and test")
-
-
-STUDIES: Mapping[str, Seeds] = {
-    "warm-up": Seeds((0, 1), (10, 11, 12, 13, 14)),
-    "horizon": Seeds((0, 1), (10, 11, 12)),  # from 16,000 updates on, 0 alone chooses
-    "fresh": Seeds((0, 1), (10, 11, 12, 13, 14)),
-    "unseen": Seeds((20, 21, 22), (30, 31, 32)),
+STUDIES: Mapping[str, tuple[int, ...]] = {
+    "warm-up": (0, 1),
+    "horizon": (0, 1),  # from 16,000 updates on, 0 alone
+    "fresh": (0, 1),
+    "unseen": (20, 21, 22),
 }
-"""The finished studies whose hand-set warm-ups were run at one rate."""
+"""The finished studies whose hand-set warm-ups were run at one rate, each with the seeds that choose the best one."""
+
+
+def stored(data: Path, study: str) -> Rows:
+    """The rows of a finished study, with the default's, which the judgement by geometry made."""
+    rows, judgement = (Rows.load(data / "studies" / f"{name}.jsonl") for name in (study, "geometry"))
+    beds = {(row["part"], row["cell"]["task"], row["cell"]["steps"]) for row in rows}
+    ours = (row for row in judgement if row["schedule"] == DEFAULT)
+    return Rows([*rows, *(row for row in ours if (row["part"], row["cell"]["task"], row["cell"]["steps"]) in beds)])
 
 
 def mean_loss(losses: Losses, seeds: Sequence[int]) -> float:
@@ -69,22 +61,6 @@ def regret(loss: float, best: float, first: float) -> float:
         (5.0, 100.0)
     """
     return round(100 * ((first if math.isinf(loss) else loss) - best) / (first - best), 12)
-
-
-def sensitivity(losses: Sequence[float], first: float) -> float:
-    """The learning-rate sensitivity, from the loss at each rate of a log grid; ∞ where the run diverged.
-
-    Example:
-        >>> from studies.measures import sensitivity
-        >>> sensitivity([3.0, 2.0, float("inf")], first=4.0)
-        1.0
-    """
-    return excess(losses, first, min(losses))
-
-
-def excess(losses: Sequence[float], first: float, best: float) -> float:
-    """The same, less the lowest loss of all methods."""
-    return statistics.fmean(min(loss, first) for loss in losses) - min(best, first)
 
 
 def updates_to(row: Row, target: float) -> int | None:
@@ -110,29 +86,28 @@ def tuned_rates(rows: Iterable[Row]) -> Mapping[tuple[str, str, int], float]:
 
 @dataclass(frozen=True)
 class Setting:
-    """A cell whose hand-set warm-ups have been run: some seeds choose the best of them, others test the choice."""
+    """A cell whose hand-set warm-ups have been run, and the seeds that choose the best of them."""
 
     cell: Cell
     hand_set: Sequence[str]
-    seeds: Seeds
+    seeds: tuple[int, ...]
 
     def best(self, rows: Rows) -> str:
         """The best hand-set warm-up on the seeds that choose."""
-        choice = self.seeds.choice
-        return min(self.hand_set, key=lambda name: mean_loss(rows.losses("cells", self.cell, name), choice))
+        return min(self.hand_set, key=lambda name: mean_loss(rows.losses("cells", self.cell, name), self.seeds))
 
 
-def settings(rows: Rows, seeds: Seeds) -> list[Setting]:
+def settings(rows: Rows, seeds: Sequence[int]) -> list[Setting]:
     """The settings of a study in which the default has been run, with the hand-set warm-ups that were run there."""
     found = []
     for cell, schedules in rows.cells("cells").items():
-        choice = tuple(seed for seed in seeds.choice if seed in rows.runs("cells", cell, "linear 0"))
+        choice = tuple(seed for seed in seeds if seed in rows.runs("cells", cell, "linear 0"))
         hand_set = [
             name for name in schedules
             if name.startswith(("linear ", "tenth ")) and {*choice} <= rows.runs("cells", cell, name).keys()
         ]  # fmt: skip
         if choice and {*choice} <= rows.runs("cells", cell, DEFAULT).keys():
-            found.append(Setting(cell, hand_set, Seeds(choice, seeds.test)))
+            found.append(Setting(cell, hand_set, choice))
     return found
 
 
@@ -143,21 +118,20 @@ class Judged:
     setting: Setting
     best: str  # the best hand-set warm-up, by the seeds that choose
     regrets: Mapping[str, float]  # of every choice that was run, on the seeds that choose
-    behind: Estimate | None  # the default's loss less that of `best` on the seeds of the test, once they are run
     warmup: float  # the mean share of the run that the default's warm-up takes, over all seeds
     ended: Counter[str]  # what ended the default's warm-ups
 
 
 def judged(data: Path, study: str) -> list[Judged]:
     """Judge every setting of a stored study, a name of `STUDIES`, in which something is learnt."""
-    rows = Rows.load(data / "studies" / f"{study}.jsonl")
+    rows = stored(data, study)
     found = (judge(rows, setting) for setting in settings(rows, STUDIES[study]))
     return [one for one in found if one is not None]
 
 
 def judge(rows: Rows, setting: Setting) -> Judged | None:
     """Judge one setting; None if nothing is learnt in it. LabError if a run is missing."""
-    cell, choice = setting.cell, setting.seeds.choice
+    cell, choice = setting.cell, setting.seeds
     best = setting.best(rows)
     least = mean_loss(rows.losses("cells", cell, best), choice)
     first = rows.first_loss("cells", cell, best, choice)
@@ -170,23 +144,10 @@ def judge(rows: Rows, setting: Setting) -> Judged | None:
         if all(seed in losses for seed in choice):
             regrets[name] = statistics.fmean(regret(losses[seed], least, first) for seed in choice)
     return Judged(
-        setting, best, regrets, _behind(rows, setting, best),
+        setting, best, regrets,
         statistics.fmean(row["warmup_steps"] for row in ours.values()) / cell.steps,
         Counter(row["ended_by"] for row in ours.values()),
     )  # fmt: skip
-
-
-def _behind(rows: Rows, setting: Setting, best: str) -> Estimate | None:
-    cell, seeds = setting.cell, setting.seeds.test
-    if not {*seeds} <= rows.runs("cells", cell, DEFAULT).keys():
-        return None
-    theirs, ours = (rows.losses("cells", cell, name, seeds) for name in (best, DEFAULT))
-    first = rows.first_loss("cells", cell, DEFAULT, seeds)
-    finite = [loss for loss in theirs.values() if math.isfinite(loss)]
-    least = statistics.fmean(finite) if finite else -math.inf
-    if not first > least > -math.inf:
-        raise LabError(f"{cell.name}: {title(best)} makes no progress on the seeds of the test")
-    return Estimate(tuple(regret(ours[seed], least, first) - regret(theirs[seed], least, first) for seed in seeds))
 
 
 # At each warm-up's own rate
@@ -228,12 +189,19 @@ class Sweep(NamedTuple):
     first: float  # the loss before the first update
 
     def sensitivity(self, name: str) -> float:
-        """The learning-rate sensitivity of an entry."""
-        return sensitivity(self.curves[name], self.first)
+        """The learning-rate sensitivity of an entry.
 
-    def excess(self, name: str) -> float:
-        """Its excess over the best loss of all entries."""
-        return excess(self.curves[name], self.first, min(map(min, self.curves.values())))
+        Example:
+            >>> from studies.measures import Sweep
+            >>> Sweep([0.1, 0.3, 1.0], {"none": [3.0, 2.0, float("inf")]}, first=4.0).sensitivity("none")
+            1.0
+        """
+        return self.excess(name, min(self.curves[name]))
+
+    def excess(self, name: str, best: float | None = None) -> float:
+        """Its mean loss, the first at most, less the best loss of all entries."""
+        best = min(map(min, self.curves.values())) if best is None else best
+        return statistics.fmean(min(loss, self.first) for loss in self.curves[name]) - min(best, self.first)
 
 
 def sweep(rows: Rows, part: str, cells: Sequence[Cell], names: Iterable[str], seeds: Sequence[int]) -> Sweep | None:

@@ -12,13 +12,10 @@ from the final losses of the best hand-set runs at two lengths, after S = T/2 as
 it has not seen: the authors logged an adaptive run under Lion, whose warm-up ended after 11,972 updates (`switch`).
 """
 
-import csv
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -26,42 +23,17 @@ from matplotlib.figure import Figure
 from scipy.optimize import brentq
 
 from autowarm._torch.plotting import BLUE, GREY, INK, ORANGE, styled
-from autowarm.lab import paper
 from autowarm.lab.analysis.figures import encoded
 from autowarm.lab.analysis.markdown import comma_separated
+from autowarm.lab.paper.published import Published, points
 from autowarm.schedule import core
 from autowarm.schedule.planning import plan_of
 
 FIRST_LOSS, FLOOR = 10.98, 2.8
-PUBLISHED = Path(paper.__file__).with_name("published.csv")
 GEOMETRIES = {"muon": "spectral", "lion": "sign", "normsgd": "frobenius"}
 TITLES = {"muon": "Muon", "lion": "Lion", "normsgd": "normSGD"}
 RUINED = 5.0
 """Nats; no run that ends above has learnt more than a tuned one in its first hundredth."""
-
-
-class Published(NamedTuple):
-    """One of the authors' settings."""
-
-    size: str
-    batch: int
-    steps: int
-    optimizer: str
-
-
-@cache
-def points() -> tuple[Mapping[Published, Sequence[tuple[int, float]]], Mapping[Published, float]]:
-    """The hand-set runs of each setting, (length of the warm-up, final loss), and the loss of the adaptive run."""
-    hand: defaultdict[Published, list[tuple[int, float]]] = defaultdict(list)
-    adaptive = {}
-    with open(PUBLISHED, newline="") as file:
-        for row in csv.DictReader(file):
-            setting = Published(row["size"], int(row["batch"]), int(row["steps"]), row["optimizer"])
-            if row["kind"] == "adaptive":
-                adaptive[setting] = float(row["val_loss"])
-            else:
-                hand[setting].append((int(row["warmup"]), float(row["val_loss"])))
-    return {setting: sorted(some) for setting, some in hand.items()}, adaptive
 
 
 @cache

@@ -128,7 +128,7 @@ def _trained(run: Run) -> tuple[nn.Module, list[float], list[Any]]:
         watch = SpikeGuard(training.optimizer, cell.steps, recover=model)
     else:
         recover = model if run.recovers else False
-        watch = AdaptiveWarmup(training.optimizer, cell.steps, recover=recover, max_nonfinite=None)
+        watch = AdaptiveWarmup(training.optimizer, cell.steps, recover=recover, max_nonfinite=None, peak_limit=None)
     ramp = [by_hand(training, cell.steps // 10)] if run.schedule == LINEAR else []
     schedulers = [*ramp, *([watch] if run.recovers or not ramp else [])]
 

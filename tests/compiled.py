@@ -1,6 +1,6 @@
 """Compiles a small LLaMA, with its backward pass: what the first network of a process waits for is done then.
 
-Without code generation, as in `tests/lab/training/captured.py`. Nothing compiled is kept. Where there is a GPU nothing
+Without code generation. Nothing compiled is kept. Where there is a GPU nothing
 is done: the backward pass would start threads, which no fork has.
 """
 

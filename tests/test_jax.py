@@ -178,11 +178,35 @@ def test_the_loss_reaches_a_transformation_inside() -> None:
         (None, {"div": 1.0}, ValueError, "div must be greater than 1"),
         (None, {"final_ratio": 2.0}, ValueError, "final_ratio must be in"),
         (None, {"target_loss": math.nan}, ValueError, "target_loss must be finite"),
+        (None, {"step": "lion"}, ValueError, "step is one of adam, lmo, or None, got 'lion'"),
+        (None, {"peak_limit": -1.0}, ValueError, "peak_limit must be positive"),
     ],
 )
 def test_bad_arguments(inner: Any, options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         adaptive_warmup(inner or optax.sgd(1.0), **({"total_steps": T} | options))
+
+
+@pytest.mark.parametrize(
+    ("inner", "step", "norm"),
+    [(optax.lion, "lmo", 8.0), (optax.adam, "adam", 0.35 * 8.0), (optax.lion, None, 0.0)],
+)
+def test_a_peak_is_limited_by_the_weights(inner: Any, step: str | None, norm: float) -> None:
+    params = {"w": 0.1 * jnp.ones((8, 8))}
+    grads = {"w": jnp.where(jnp.arange(64).reshape(8, 8) % 2, 1.0, -1.0)}
+    for lr, acts in ((0.5, True), (1e-3, False)):
+        expected = 2.5 * 0.8 / (lr * norm) / T**0.5 if acts and step else 1.0
+        limited = adaptive_warmup(inner(lr), T, step=step)
+        free = adaptive_warmup(inner(lr), T, step=step, peak_limit=None)
+        states, update = [one.init(params) for one in (limited, free)], jax.jit(limited.update)
+        for _ in range(3):
+            one, states[0] = update(grads, states[0], params, value=3.0)
+            other, states[1] = free.update(grads, states[1], params, value=3.0)
+            np.testing.assert_allclose(one["w"], expected * other["w"], rtol=1e-4)
+        assert float(states[0].limit) == pytest.approx(expected, rel=1e-4)
+    if step:
+        with pytest.raises(ValueError, match=r"call update\(grads, state, params, value=loss\)"):
+            limited.update(grads, states[0], value=3.0)
 
 
 def test_an_open_end_and_a_decay_of_one_s_own() -> None:

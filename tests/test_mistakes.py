@@ -168,7 +168,7 @@ API = {
     'WarmupTrainer(net, args(folder), optim="adamw")': "or leave optim out, and args.optim holds",
     'WarmupTrainer(net, args(folder), optim="muon", optimizers=(opt, None))': "give one of them",
     'WarmupTrainer(net, args(folder), optimizers=(opt, sched), warmup={"decay": "wsd"})': "warmup= and a scheduler were given: pass the options to AdaptiveWarmup",
-    'transformers.optimizer_by_name("muon", args(folder, optim_args="momentum"))': "optim_args='momentum' must read like",
+    'WarmupTrainer(net, args(folder, optim_args="momentum"), optim="muon")': "optim_args='momentum' must read like",
     **{f"WarmupTrainer(net, args(folder), warmup={given})": 'takes options of AdaptiveWarmup, such as {"max_warmup": 0.1}, got ' for given in (10, "'linear'", [("decay", "wsd")])},
     "lightning.WarmupCallback().on_train_batch_start(output, None, object(), 0)": "number of samples in a batch is unknown|give WarmupCallback(weight=...)",
     "WarmupScheduler(Accelerator(cpu=True), opt, 9, log_every=0)": "log_every counts updates and must be at least 1, or None, got 0",

@@ -8,11 +8,7 @@ from torch import Tensor, nn
 from autowarm import Lion
 from autowarm.geometry import MaxOverLayers, Spectral, resolve
 from autowarm.lab.training.sharpness import lanczos, sharpness
-from autowarm.orthogonalize import (
-    nuclear_norm,
-    orthogonalize,
-    spectral_norm,
-)
+from autowarm.orthogonalize import nuclear_norm, orthogonalize, spectral_norm
 from autowarm.smoothness import Probe
 from autowarm.smoothness.measure import measure
 from tests.cases import each

@@ -1,6 +1,7 @@
 """The default rule as an optax transformation: `autowarm.schedule.core` for arrays, without torch."""
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 from ._version import install
@@ -19,6 +20,7 @@ _SHAPES: dict[str, Any] = {  # those that shapes.py states for plain numbers alo
     "cosine": lambda p: jnp.cos(0.5 * jnp.pi * p) ** 2, "1-sqrt": lambda p: 1.0 - jnp.sqrt(p),
     "wsd": lambda p: jnp.minimum(1.0, (1.0 - p) / WSD_FALL),
 }  # fmt: skip
+_STEPS = {"adam": 0.35, "lmo": 1.0}  # ‖d‖ as a share of the first update's norm, in which Adam's entries are all ±1
 
 
 class AdaptiveWarmupState(NamedTuple):
@@ -33,12 +35,14 @@ class AdaptiveWarmupState(NamedTuple):
     gap: Any  # the averaged gap as a share of Δ0, whose squares single precision holds; 1 if there is no profile
     last_update: Any  # the update of the last finite loss
     empty: Any  # losses in a row far below f(x0)
+    limit: Any  # what multiplies the peak rate; 1 if its limit does not act
     inner: Any  # the state of the transformation inside
 
 
 def adaptive_warmup(
     inner: optax.GradientTransformation, total_steps: int | None, *, div: float = 10.0, decay: Decay | Shape = "cosine",
     final_ratio: float = 0.0, target_loss: float | None = None, trained: bool = False, geometry: str = "sign",
+    step: str | None = None, peak_limit: float | None = 2.5,
 ) -> optax.GradientTransformationExtraArgs:  # fmt: skip
     """Scale an optimizer's updates by a warm-up that the loss ends, and a decay: the default of `AdaptiveWarmup`.
 
@@ -52,6 +56,9 @@ def adaptive_warmup(
         trained: whether the weights were trained before; this does not look at them.
         geometry: that of the optimizer's steps, which decides how far the loss must fall: "sign" for Adam's kind and
             Lion, "spectral" for Muon, "frobenius" for normalised SGD.
+        step: how long its steps are, for ``peak_limit``: "adam" for Adam's kind, "lmo" for those of one length (Lion,
+            Muon, normalised SGD). None knows nothing, so that there is no limit. It needs ``params`` in ``update``.
+        peak_limit: as for `AdaptiveWarmup`, at the first update, whose norm it measures; state.limit is its factor.
 
     Raises:
         TypeError, ValueError: ``inner`` is no optax transformation, or another argument is out of range.
@@ -63,23 +70,39 @@ def adaptive_warmup(
     """
     if not isinstance(inner, optax.GradientTransformation):
         raise TypeError(f"the first argument is an optax transformation, got a {type(inner).__name__}")
+    if not (step is None or step in _STEPS):
+        raise ValueError(f"step is one of {', '.join(_STEPS)}, or None, got {step!r}")
     numbers = clean(total_steps=total_steps, div=div, final_ratio=final_ratio, target_loss=target_loss)
+    most, length = clean(peak_limit=peak_limit)["peak_limit"], numbers["total_steps"] or core.OPEN_HORIZON
+    bears = most / _STEPS[step] / math.sqrt(min(length, core.OPEN_HORIZON)) if step and most else None
     check_horizon(numbers["total_steps"], shape := decay_shape(decay))
     inside, numbers["peak_share"] = optax.with_extra_args_support(inner), peak_share(geometry)
     plan = core.Plan(decay=_SHAPES.get(name_of(shape), shape), **numbers)
     begun = core.settle(plan, core.begin(plan), bool(trained))
 
     def init(params: Any) -> AdaptiveWarmupState:
-        known = [begun.share, 0, -1, jnp.full(core.OPENING, jnp.inf), plan.target_loss or 0.0, 0.0, 1.0, 0, 0]
+        known = [begun.share, 0, -1, jnp.full(core.OPENING, jnp.inf), plan.target_loss or 0.0, 0.0, 1.0, 0, 0, 1.0]
         arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x, type(x)) for x in known]
         return AdaptiveWarmupState._make([*arrays, inside.init(params)])
 
     def update(updates: Any, state: AdaptiveWarmupState, params: Any = None, *, value: Any, **extra: Any) -> Any:
+        if bears is not None and params is None:
+            raise ValueError("step= limits the peak by the weights: call update(grads, state, params, value=loss)")
         share, (updates, after) = state.share, inside.update(updates, state.inner, params, value=value, **extra)
+        limit = state.limit
+        if bears is not None:
+            limit = jax.lax.cond(state.updates == 0, partial(_limit, bears), lambda *_: limit, params, updates)
         state = _advance(plan, begun, state._replace(inner=None), jnp.asarray(value, float).reshape(()))
-        return jax.tree.map(lambda x: (share * x).astype(x.dtype), updates), state._replace(inner=after)
+        updates = jax.tree.map(lambda x: (share * limit * x).astype(x.dtype), updates)
+        return updates, state._replace(inner=after, limit=limit)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _limit(bears: float, params: Any, updates: Any) -> Any:
+    """By how much to lower a peak under which the first update is this one."""
+    most, norm = bears * optax.global_norm(params), optax.global_norm(updates)
+    return jnp.where((most > 0.0) & (norm > most), most / norm, 1.0).astype(float)
 
 
 def _advance(plan: core.Plan, begun: Any, state: AdaptiveWarmupState, loss: Any) -> AdaptiveWarmupState:
@@ -87,12 +110,12 @@ def _advance(plan: core.Plan, begun: Any, state: AdaptiveWarmupState, loss: Any)
     now, ramp, total, end = state.updates, begun.ramp, plan.total_steps or core.OPEN_HORIZON, plan.final_ratio
     full, counts = jnp.isfinite(state.opening[-1]), jnp.isfinite(loss) & (state.decay_start < 0)
     averaged = _take(begun, state, loss, plan.target_loss is None)
-    taken = jax.tree.map(lambda x, y: jnp.where(full, x, y), averaged, _open(plan, state, loss))
-    over = (taken.gap < plan.peak_share) | (now >= math.ceil(ramp.end))
-    eta = core.eta_share(jnp.maximum(taken.gap, plan.peak_share), 1.0, plan.peak_share, plan.div)
+    after = jax.tree.map(lambda x, y: jnp.where(full, x, y), averaged, _open(plan, state, loss))
+    over = (after.gap < plan.peak_share) | (now >= math.ceil(ramp.end))
+    eta = core.eta_share(jnp.maximum(after.gap, plan.peak_share), 1.0, plan.peak_share, plan.div)
     share = jnp.maximum(eta, ramp.share + (1.0 - ramp.share) * now / ramp.end)
-    taken = taken._replace(share=share, decay_start=jnp.where(over, now, -1))
-    state = jax.tree.map(lambda x, y: jnp.where(counts, x, y), taken, state)
+    after = after._replace(share=share, decay_start=jnp.where(over, now, -1))
+    state = jax.tree.map(lambda x, y: jnp.where(counts, x, y), after, state)
     passed = (now.clip(None, total - 1) - state.decay_start).clip(0) / (total - state.decay_start).clip(1)
     return state._replace(share=jnp.where(state.decay_start < 0, state.share, end + (1.0 - end) * plan.decay(passed)))
 
@@ -102,10 +125,10 @@ def _take(begun: core.State, state: AdaptiveWarmupState, loss: Any, derived: boo
     empty, gap = jnp.where(low, state.empty + 1, 0), (loss - state.target_loss) / jnp.where(profile, state.gap0, 1.0)
     decay = math.log(max(begun.ema_weight, core.LEAST_GAP))  # for 1 minus it, rounded, loses four digits
     gap = state.gap - jnp.expm1((state.updates - state.last_update) * decay) * (jnp.clip(gap, 0.0, 1.0) - state.gap)
-    taken = ~low | (empty >= core.OPENING)
-    last_update = jnp.where(taken, state.updates, state.last_update)
+    counted = ~low | (empty >= core.OPENING)
+    last_update = jnp.where(counted, state.updates, state.last_update)
     gap0 = jnp.where(loss < 0.0, 0.0, state.gap0) if derived else state.gap0  # an arbitrary zero: there is no scale
-    gap = jnp.where(gap0 > 0.0, jnp.where(taken & profile, gap, state.gap), 1.0)
+    gap = jnp.where(gap0 > 0.0, jnp.where(counted & profile, gap, state.gap), 1.0)
     return state._replace(gap=gap, gap0=gap0, last_update=last_update, empty=empty)
 
 

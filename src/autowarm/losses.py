@@ -64,15 +64,13 @@ class Observation(NamedTuple):
                 raise ValueError(f"an observation's weight must be finite and not negative, got {given!r}")
         if type(loss) is not Tensor and hasattr(loss, "mask"):  # what NumPy and torch.masked hide has a value below
             raise TypeError(
-                f"a loss is a number or a one-element tensor, got a masked {type(loss).__name__}: take its mean"
+                f"a loss is a number or a one-element tensor, got a masked {type(loss).__name__}: average it"
             )
         if isinstance(loss, Tensor):
             if loss.is_nested:
                 raise ValueError("a loss has one element, got a nested tensor: take its mean first")
             if loss.numel() != 1:
-                raise ValueError(
-                    f"a loss has one element, got a tensor of shape {tuple(loss.shape)}: take its mean first"
-                )
+                raise ValueError(f"a loss has one element, got a tensor of shape {tuple(loss.shape)}: take its mean")
             if not loss.is_floating_point():
                 raise TypeError(f"a loss is a real number, and no epoch, but got a tensor of {loss.dtype}")
             if loss.is_meta:
@@ -95,7 +93,7 @@ class Observation(NamedTuple):
         except (TypeError, ValueError):
             raise TypeError(f"a loss is a number or a one-element tensor, got {type(loss).__name__}") from None
 
-    def kept(self) -> Self:
+    def copy(self) -> Self:
         """A copy to keep for later: loops may change their loss in place, as ``loss /= accumulation`` does."""
         return self._replace(loss=self.loss.clone()) if isinstance(self.loss, Tensor) else self
 
@@ -149,21 +147,15 @@ class Ranks:
 
     def check(self, rows: list[list[float]]) -> None:
         """Raise RuntimeError if ranks are at different numbers of updates, or have different settings."""
-        steps, marks = ([row[i] for row in rows] for i in (3, 4))
+        steps, marks, rates = ([row[i] for row in rows] for i in (3, 4, 5))
+        who = f"ranks disagree: {self.owner} has different"
         if len(set(steps)) > 1:
-            raise RuntimeError(
-                f"ranks disagree: {self.owner} has different steps on them ({[int(x) for x in steps]} by rank)"
-            )
+            raise RuntimeError(f"{who} steps on them ({[int(x) for x in steps]} by rank)")
         if len(set(marks)) > 1:
-            raise RuntimeError(
-                f"ranks disagree: {self.owner} has different settings on them; this rank's are {self.settings}, of "
-                f"version {__version__}"
-            )
-        if len(set(rates := [row[5] for row in rows])) > 1:
-            raise RuntimeError(
-                f"ranks disagree: {self.owner} has different rates on them, for the first group {rates} by rank: "
-                "set base_lrs, and whatever sets a rate, alike on all ranks"
-            )
+            raise RuntimeError(f"{who} settings on them; this rank's are {self.settings}, of version {__version__}")
+        if len(set(rates)) > 1:
+            alike = "set base_lrs, and whatever sets a rate, alike on all ranks"
+            raise RuntimeError(f"{who} rates on them, for the first group {rates} by rank: {alike}")
 
 
 class Losses:
@@ -178,8 +170,8 @@ class Losses:
 
     def observe(self, loss: Tensor | float, weight: float) -> None:
         """Put in the loss of a micro-batch, as a copy."""
-        self.pending.append(seen := Observation.of(loss, weight).kept())
-        self.traced = self.traced or seen.traced
+        self.pending.append(observation := Observation.of(loss, weight).copy())
+        self.traced = self.traced or observation.traced
 
     def read(
         self, loss: Tensor | float | None, clock: Any, updates: int
@@ -190,55 +182,54 @@ class Losses:
         without waiting (one, on a CPU). NaN: none was finite; None: none was given. Of an update that a GradScaler has
         skipped, a finite loss does not count. Broken weights make it skip every update, so NaN does.
         """
-        seen = None if loss is None else Observation.of(loss, 1.0)
-        if seen is not None and seen.traced:
+        observation = None if loss is None else Observation.of(loss, 1.0)
+        if observation is not None and observation.traced:
             self.traced = True
         # Every rank gets here at every call, so a rank that alone skipped an update is found, and nobody waits for it.
-        made = clock.tick(self.traced)
-        updates += made or 0
-        if seen is not None and not (self.pending or self._queue or (_DISTRIBUTED and dist.is_initialized())):
-            x = seen.loss
+        updates_made = clock.tick(self.traced)
+        updates += updates_made or 0
+        if observation is not None and not (self.pending or self._queue or (_DISTRIBUTED and dist.is_initialized())):
+            x = observation.loss
             if (x.device.type if isinstance(x, Tensor) else "cpu") in AT_ONCE:  # the usual case on a CPU
-                mean: float | None = float(x)
-                finite = mean is not None and math.isfinite(mean)
-                return made, [] if made is None and finite else [(updates, mean if finite else math.nan)]
-        observations, self.pending = [*self.pending, *([] if seen is None else [seen])], []
-        sums = summed(observations, self._ranks, updates)
-        device = sums.device if isinstance(sums, Tensor) else torch.device("cpu")
-        late = 0 if device.type in AT_ONCE else LATE
-        if isinstance(sums, Tensor) and device.type != "cpu":
+                value = float(x) if math.isfinite(x) else math.nan
+                return updates_made, [(updates, value)] if updates_made is not None or math.isnan(value) else []
+        observations, self.pending = [*self.pending, *([] if observation is None else [observation])], []
+        sums: Any = summed(observations, self._ranks, updates)
+        kind = sums.device.type if isinstance(sums, Tensor) else "cpu"
+        if kind != "cpu":
             content: Any = self._send(sums)
         else:
-            content = mean_of(sums.tolist() if isinstance(sums, Tensor) else sums, self._ranks)
-        self._queue.append((updates, made is not None, content))
+            content = mean_of(sums if isinstance(sums, list) else sums.tolist(), self._ranks)
+        self._queue.append((updates, updates_made is not None, content))
         arrived = []
-        while len(self._queue) > late:
+        while len(self._queue) > (0 if kind in AT_ONCE else LATE):
             at, counts, content = self._queue.popleft()
             mean = self._number(content)
             if counts or (mean is not None and not math.isfinite(mean)):
                 arrived.append((at, mean))
-        return made, arrived
+        return updates_made, arrived
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_queue": deque(self._waiting()), "_free": []}
 
     def _waiting(self) -> list[tuple[int, bool, float | None]]:
-        self._queue = deque((at, made, self._number(content)) for at, made, content in self._queue)
+        self._queue = deque((at, counts, self._number(content)) for at, counts, content in self._queue)
         return list(self._queue)
 
     def state_dict(self) -> dict[str, Any]:
         """The observations since the last update, and the losses that were not read yet. Waits for the device."""
-        pending = [[float(seen.loss), seen.weight] for seen in self.pending]
+        pending = [[float(loss), weight] for loss, weight, _ in self.pending]
         return {"pending": pending, "waiting": [list(one) for one in self._waiting()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
         self.pending = [Observation(loss, weight) for loss, weight in state["pending"]]
-        self._queue = deque((at, made, loss) for at, made, loss in state["waiting"])
+        self._queue = deque((at, counts, loss) for at, counts, loss in state["waiting"])
 
     def _send(self, content: Tensor) -> tuple[Tensor, HostCopy]:
-        alike = [one for one in self._free if _like(one[0], content)]
-        sent, copy = alike[0] if alike else (made := torch.empty_like(content), HostCopy(made))
+        like = content.shape, content.dtype, content.device
+        alike = [one for one in self._free if (one[0].shape, one[0].dtype, one[0].device) == like]
+        sent, copy = alike[0] if alike else (buffer := torch.empty_like(content), HostCopy(buffer))
         self._free = [one for one in self._free if one[1] is not copy]
         sent.copy_(content)
         copy.send()
@@ -251,10 +242,6 @@ class Losses:
         return mean_of(content[1].wait(), self._ranks)
 
 
-def _like(one: Tensor, other: Tensor) -> bool:
-    return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
-
-
 def mean_loss(observations: Sequence[Observation], ranks: Ranks, updates: int) -> float | None:
     """The weighted mean of the finite losses on all ranks, now; NaN if none was finite, None if there were none."""
     sums = summed(observations, ranks, updates)
@@ -263,27 +250,25 @@ def mean_loss(observations: Sequence[Observation], ranks: Ranks, updates: int) -
 
 def summed(observations: Sequence[Observation], ranks: Ranks, updates: int) -> Tensor | list[Any]:
     """What the mean follows from: for each rank Σ weight·loss and Σ weight of finite losses, how many were not, …"""
-    counted = [seen for seen in observations if seen.weight]
-    away = [seen.loss.device for seen in counted if isinstance(seen.loss, Tensor) and seen.loss.device.type != "cpu"]
+    counted = [(loss, weight) for loss, weight, _ in observations if weight]
+    away = [loss.device for loss, _ in counted if isinstance(loss, Tensor) and loss.device.type != "cpu"]
     sums: Any = [0.0, 0.0, 0.0]
     if away:
         dtype = torch.float32 if away[0].type == "mps" else torch.float64
         if len(counted) == 1 and not ranks.distributed:
-            return counted[0].loss.reshape(1).to(dtype)  # type: ignore[union-attr]  # one kernel
+            return counted[0][0].reshape(1).to(dtype)  # type: ignore[union-attr]  # one kernel
         sums = torch.zeros(3, dtype=dtype, device=away[0])
-        for weight, x in ((seen.weight, seen.loss) for seen in counted):
+        for x, weight in counted:
             # Numbers are arguments of kernels; to copy them to the device would wait for it.
-            here = isinstance(x, Tensor) and x.device.type != "cpu"
-            loss: Any = x.to(away[0], dtype).reshape(()) if here else torch.full_like(sums[0], float(x))  # type: ignore[union-attr]
+            is_away = isinstance(x, Tensor) and x.device.type != "cpu"
+            loss: Any = x.to(away[0], dtype).reshape(()) if is_away else torch.full_like(sums[0], float(x))  # type: ignore[union-attr]
             good = loss.isfinite().to(dtype)
             sums += torch.stack([loss.nan_to_num(0.0, 0.0, 0.0) * weight, good * weight, 1.0 - good])
     else:
-        for seen in counted:
-            if math.isfinite(number := float(seen.loss)):
-                sums[0] += seen.weight * number
-                sums[1] += seen.weight
-            else:
-                sums[2] += 1.0
+        for x, weight in counted:
+            number = float(x)
+            good = math.isfinite(number)
+            sums = [sums[0] + weight * number, sums[1] + weight, sums[2]] if good else [*sums[:2], sums[2] + 1.0]
     if not ranks.distributed:
         return sums.unsqueeze(0) if away else [sums]
     sums = sums if away else torch.tensor(sums, dtype=torch.float64)

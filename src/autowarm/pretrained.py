@@ -96,8 +96,12 @@ def examine(source: Any, process_group: dist.ProcessGroup | None = None) -> "Evi
     """What a rank's own tensors say. It sends nothing, so that it may be asked earlier than the ranks' verdict."""
     check_member(process_group)
     world = dist.get_world_size(process_group) if dist.is_available() and dist.is_initialized() else 1
-    found = Evidence()
-    tensors = [p for p in _tensors(source) if p.is_floating_point() and p.layout is torch.strided and not p.is_meta]
+    evidence = Evidence()
+    if isinstance(source, nn.Module):
+        source = source.parameters()
+    elif hasattr(source, "param_groups"):
+        source = (p for group in source.param_groups for p in group["params"])
+    tensors = [p for p in source if p.is_floating_point() and p.layout is torch.strided and not p.is_meta]
     matrices = [p for p in tensors if p.ndim > 1 and min(p.shape[0], p.shape[1:].numel()) > 1]
     vectors = [v for p in tensors if p.ndim == 1 and (v := local(p.detach())).numel() >= _FEWEST]
     pairs = [*(_score(local(p.detach())) for p in matrices), *map(_gain, vectors)]
@@ -109,18 +113,18 @@ def examine(source: Any, process_group: dist.ProcessGroup | None = None) -> "Evi
         random[rows] += bool(not is_zero and 4 * rows < columns)
         if not math.isnan(score):
             weight = 1 / _copies(p, world)
-            found.score += weight * score
-            found.scored += weight
-    found.paired = 2 * sum((zero & random).values())
-    found.matrices = len(matrices)
+            evidence.score += weight * score
+            evidence.scored += weight
+    evidence.paired = 2 * sum((zero & random).values())
+    evidence.matrices = len(matrices)
     for is_gain, is_fresh in read[len(matrices) :]:
-        found.gains += is_gain
-        found.fresh += is_gain * is_fresh
-    return found
+        evidence.gains += is_gain
+        evidence.fresh += is_gain * is_fresh
+    return evidence
 
 
 class Evidence:
-    """What a rank has found, in numbers that add up over the ranks."""
+    """What a rank knows, in numbers that add up over the ranks."""
 
     def __init__(self) -> None:
         self.score = self.scored = self.paired = self.matrices = self.gains = self.fresh = 0.0
@@ -144,25 +148,17 @@ class FirstLook:
     """The evidence from before a run's first update, which LoRA's zeros do not outlast."""
 
     def __init__(self) -> None:
-        self._found: Evidence | None = None
+        self._evidence: Evidence | None = None
 
     def take(self, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup | None) -> None:
         """Examine the weights now, unless a graph is being captured. The last look before the verdict counts."""
         params = (p for each in optimizer.param_groups for p in each["params"])
         if not any(is_capturing(device) for device in {p.device for p in params}):
-            self._found = examine(optimizer, group)
+            self._evidence = examine(optimizer, group)
 
     def verdict(self, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup | None) -> Verdict:
         """The verdict of all ranks, from the weights now if there was no look: in Algorithm 1's order, for example."""
-        return (self._found or examine(optimizer, group)).verdict(group)
-
-
-def _tensors(source: Any) -> list[Tensor]:
-    if isinstance(source, nn.Module):
-        return list(source.parameters())
-    if hasattr(source, "param_groups"):
-        return [p for group in source.param_groups for p in group["params"]]
-    return list(source)
+        return (self._evidence or examine(optimizer, group)).verdict(group)
 
 
 def _copies(p: Any, world: int) -> int:

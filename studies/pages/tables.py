@@ -3,6 +3,7 @@
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from autowarm.lab.analysis.statistics import Estimate
 from .. import bench
 from ..beds import PEOPLE
 from ..entries import DEFAULT, PAPER, title
-from ..measures import CHOICES, TUNING_SEED, Judged, Sweep, at_own_rates, judged, sweep
+from ..measures import CHOICES, TUNING_SEED, Judged, Sweep, at_own_rates, judged, stored, sweep
 from ..rows import Cell, Rows
 from .groups import NEED, NEED_NOT, SHOWN, TEST_SEEDS, UNSEEN, Group, decides, groups
 
@@ -38,7 +39,7 @@ def texts(data: Path) -> dict[str, str]:
     every = [*judged(data, "warm-up"), *judged(data, "horizon")]
     main = [*filter(decides, every)]
     fresh = [*judged(data, "fresh"), *judged(data, "unseen")]
-    insured, people = groups(data, main), Rows.load(data / "studies" / "realistic.jsonl")
+    insured, people = groups(data, main), stored(data, "realistic")
     return {
         "cost": cost_table(insured),
         "insurance": insurance_table(insured),
@@ -56,26 +57,30 @@ def texts(data: Path) -> dict[str, str]:
 
 
 def sweeps(data: Path) -> dict[str, dict[str, Sweep]]:
-    """By bed and length, then by optimizer: the runs at all rates, where all are made.
+    """By bed and length, then by optimizer: the runs at all rates, of the seeds with which all are made.
 
     The first bed is that of the realistic study, LLaMA on bytes as people train, at five rates on one seed.
     """
-    people, rows = (Rows.load(data / "studies" / f"{name}.jsonl") for name in ("realistic", "bench"))
-    stored: dict[str, list[Cell]] = {}
+    people, rows = stored(data, "realistic"), Rows.load(data / "studies" / bench.ROWS.name)
+    tuned: dict[str, list[Cell]] = {}
     for cell in people.cells(PEOPLE):
         if cell.steps == 4_000:
-            stored.setdefault(cell.optimizer, []).append(cell)
-    first = {name: sweep(people, PEOPLE, stored[name], SENSITIVE, [TUNING_SEED]) for name in bench.OPTIMIZERS}
-    found = {"LLaMA on bytes, T = 4,000": first}
+            tuned.setdefault(cell.optimizer, []).append(cell)
+    first = {name: sweep(people, PEOPLE, tuned[name], SENSITIVE, [TUNING_SEED]) for name in bench.OPTIMIZERS}
+    found = {"LLaMA on bytes, T = 4,000, one seed, five rates": first}
     for part in bench.PLAN:
         for bed in part.beds:
-            name = f"{bench.TITLES[bed]}, T = {part.steps:,}"
-            found[name] = {
-                one: sweep(rows, bench.BEDS[bed][0], bench.cells(bed, one, part.steps), part.entries, part.seeds)
-                for one in bench.OPTIMIZERS
-            }
+            make = partial(_swept, rows, bed, part)
+            if seeds := [seed for seed in part.seeds if all(make([seed]).values())]:
+                count = "one seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
+                found[f"{bench.TITLES[bed]}, T = {part.steps:,}, {count}"] = make(seeds)
     whole = {name: {one: made for one, made in some.items() if made is not None} for name, some in found.items()}
     return {name: some for name, some in whole.items() if len(some) == len(bench.OPTIMIZERS)}
+
+
+def _swept(rows: Rows, bed: str, part: bench.Part, seeds: Sequence[int]) -> dict[str, Sweep | None]:
+    where = bench.BEDS[bed][0]
+    return {one: sweep(rows, where, bench.cells(bed, one, part.steps), part.entries, seeds) for one in bench.OPTIMIZERS}
 
 
 def sensitivity_table(found: Mapping[str, Mapping[str, Sweep]]) -> str:
@@ -97,6 +102,11 @@ def sensitivity_table(found: Mapping[str, Mapping[str, Sweep]]) -> str:
 def mean_and_worst(costs: Sequence[float]) -> str:
     """The mean, and the worst in brackets."""
     return f"{statistics.fmean(costs):.2f} ({max(costs):.1f})"
+
+
+def with_error(change: Estimate) -> str:
+    """The mean, and its standard error if there is one."""
+    return f"{change.mean:+.2f}" + ("" if change.stderr is None else f" ± {change.stderr:.2f}")
 
 
 def insurance_table(found: Mapping[str, Group]) -> str:
@@ -137,17 +147,15 @@ def choices_table(found: Sequence[Judged], least: Sequence[int]) -> str:
 
 
 def lengths_table(found: Iterable[Judged]) -> str:
-    """CSV: a row for each length of run: mean regrets, the default on the seeds of the test, and its length."""
+    """CSV: a row for each length of run: mean regrets, and how long the default warms up."""
     lines = []
     for steps, some in _grouped(found, lambda cell: cell.steps).items():
-        behind = [one.behind.mean for one in some if one.behind is not None]
-        other = with_error(Estimate(tuple(behind)) if behind else None)
-        other += f" ({len(behind)} of {len(some)} settings)" if 0 < len(behind) < len(some) else ""
         low, median, high = np.quantile([100 * one.warmup for one in some], (0.25, 0.5, 0.75))
-        lines.append([f"{steps:,}", len(some), *_means(some), other, f"{median:.0f} ({low:.0f}–{high:.0f})",
-                      _share_ended(some)])  # fmt: skip
-    return comma_separated(["T", "settings", *map(title, _FEW), "default − best on other seeds",
-                            "its warm-up, % of T (quartiles)", "ended by the loss, %"], lines)  # fmt: skip
+        lines.append(
+            [f"{steps:,}", len(some), *_means(some), f"{median:.0f} ({low:.0f}–{high:.0f})", _share_ended(some)]
+        )
+    return comma_separated(["T", "settings", *map(title, _FEW), "its warm-up, % of T (quartiles)",
+                            "ended by the loss, %"], lines)  # fmt: skip
 
 
 def kinds_table(found: Iterable[Judged], kind: Callable[[Cell], str]) -> str:
@@ -162,14 +170,13 @@ def kinds_table(found: Iterable[Judged], kind: Callable[[Cell], str]) -> str:
 def people_table(rows: Rows) -> str:
     """CSV: a row for each choice and length: its regret under each optimizer, at its own rate, as people train."""
     lines = []
-    for steps, seeds in {4_000: TEST_SEEDS, 16_000: TEST_SEEDS, 64_000: [TUNING_SEED]}.items():
-        label = f"{steps:,}" + (", tuning seed" if len(seeds) == 1 else "")
-        found = at_own_rates(rows, PEOPLE, steps, seeds)
+    for steps in (4_000, 16_000):
+        found = at_own_rates(rows, PEOPLE, steps, TEST_SEEDS)
         for name in CHOICES:
             if all(name in one for one in found.values()):
                 each = [found[optimizer][name] for optimizer in bench.OPTIMIZERS]
-                lines.append([label, "the default" if name == DEFAULT else title(name), *(f"{x:.2f}" for x in each),
-                              f"{statistics.fmean(each):.2f}", f"{max(each):.1f}"])  # fmt: skip
+                costs = [*(f"{x:.2f}" for x in each), f"{statistics.fmean(each):.2f}", f"{max(each):.1f}"]
+                lines.append([f"{steps:,}", "the default" if name == DEFAULT else title(name), *costs])
     return comma_separated(["T", "warm-up", *bench.OPTIMIZERS, "mean %", "worst %"], lines)
 
 
@@ -181,14 +188,14 @@ def settings_table(found: Sequence[Judged]) -> str:
         return [
             cell.task, cell.optimizer, f"{cell.steps:,}", f"{cell.lr:g}", title(one.best),
             *(f"{regrets[name]:.2f}" if name in regrets else "" for name in shown),
-            with_error(one.behind), f"{100 * one.warmup:.0f}",
+            f"{100 * one.warmup:.0f}",
             ", ".join(f"{why} {count}" for why, count in sorted(one.ended.items())),
         ]  # fmt: skip
 
     shown = (DEFAULT, "linear 0", "linear 0.1", PAPER)
     return comma_separated(
-        ["task", "optimizer", "T", "peak rate", "best hand-set", *map(title, shown), "default − best on other seeds",
-         "its warm-up, % of T", "ended by"], map(line, found),
+        ["task", "optimizer", "T", "peak rate", "best hand-set", *map(title, shown), "its warm-up, % of T",
+         "ended by"], map(line, found),
     )  # fmt: skip
 
 
@@ -201,13 +208,6 @@ def _grouped(found: Iterable[Judged], key: Callable[[Cell], object]) -> dict[obj
 
 def _means(some: Sequence[Judged]) -> list[str]:
     return [f"{statistics.fmean(one.regrets[name] for one in some):.2f}" for name in _FEW]
-
-
-def with_error(behind: Estimate | None) -> str:
-    """The mean, and its standard error if there is one; a dash for nothing."""
-    if behind is None:
-        return "–"
-    return f"{behind.mean:+.2f}" + ("" if behind.stderr is None else f" ± {behind.stderr:.2f}")
 
 
 def _share_ended(some: Sequence[Judged]) -> str:

@@ -27,6 +27,7 @@ def tables(data: Path) -> dict[str, str]:
     return texts(data) | {
         "geometry-short": geometry.short_table(judged_by_geometry),
         "geometry-long": geometry.long_table(judged_by_geometry),
+        "geometry-rates": geometry.rates_table(judged_by_geometry),
         "faults-recovered": recovery.faults_table(Rows.load(data / "studies" / "faults.jsonl")),
         "find-rate": find_rate_table(data), "published": published.published_table(),
         "published-costs": published.published_costs_table(),

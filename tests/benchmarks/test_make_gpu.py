@@ -25,18 +25,17 @@ def test_what_fails_is_recorded_keeps_its_results_and_goes_on_there(benchmark: M
 
     def part(known: dict[str, Any], setting: Any) -> Iterator[tuple[str, Any]]:
         asked.append(dict(known))
-        assert setting.left() <= 60
         if "first" not in known:
             yield "first", {"ms": 1.0}
             raise RuntimeError("the GPU is lost")
         yield "second", {"ms": 2.0}
 
     here = {"device": "one"}
-    benchmark.measure("steps", part, benchmark.Store(tmp_path, here), True, 60.0)
+    benchmark.measure("steps", part, benchmark.Store(tmp_path, here), True)
     entry = json.loads((tmp_path / "gpu.json").read_text())["parts"]["steps"]
     assert (entry["finished"], list(entry["results"])) == (False, ["first"])
     assert entry["failed"] == "RuntimeError: the GPU is lost"
-    benchmark.measure("steps", part, benchmark.Store(tmp_path, here), True, 60.0)
+    benchmark.measure("steps", part, benchmark.Store(tmp_path, here), True)
     entry = json.loads((tmp_path / "gpu.json").read_text())["parts"]["steps"]
     assert asked == [{}, {"first": {"ms": 1.0}}]
     assert (entry["finished"], entry.get("failed"), list(entry["results"])) == (True, None, ["first", "second"])
@@ -88,7 +87,6 @@ def test_the_dry_run_finishes_every_part_and_makes_up_no_number_of_a_gpu(
             assert of["host_ms"] is None
             assert of["launches"] is None
     assert all(of["mfu"] is None and of["peak_bytes"] is None for of in parts["llama"].values())
-    assert len(parts["compare"]) == 13
     # A second call has nothing left to do.
     benchmark.main()
     assert capsys.readouterr().out.splitlines() == [f"{tmp_path / 'gpu.json'}: done"]
@@ -105,21 +103,6 @@ def test_the_page_shows_the_stored_run(benchmark: ModuleType) -> None:
         with open(ROOT / "docs" / "data" / "tables" / name, newline="", encoding="utf-8") as file:
             assert list(csv.reader(file)) == rows
         assert f"data/tables/{name}" in page
-    version = stored["environment"]["torch"].rsplit(".", 1)[0]
-    assert f"On an {stored['environment']['device']} with PyTorch {version}, a step of the paper's 124M model" in page
-    parts = {name: part["results"] for name, part in stored["parts"].items()}
-    ms = {label: parts["steps"][f"124M {label}"]["ms"] for label in ("Muon", "torch.optim.Muon")}
-    assert "takes a third of the time" in page
-    assert 0.28 < ms["Muon"] / ms["torch.optim.Muon"] < 0.38
-    losses = {name: of["val_loss"] for name, of in parts["compare"].items() if name != "steps"}
-    assert f"one seed, {parts['compare']['steps']:,} updates on source code" in page
-    ahead = {name: loss - losses[f"{name.split()[0]} default"] for name, loss in losses.items()}
-    adamw = f"{ahead['adamw 10 %']:.2f} nats ahead of 10% and {ahead['adamw none']:.2f}"
-    assert f"With AdamW the default ends {adamw}" in page
-    assert f"With Muon it ends {-ahead['muon none']:.3f} nats behind no warm-up, the best" in page
-    assert losses["muon none"] == min(loss for name, loss in losses.items() if name.startswith("muon"))
-    assert not any(name.startswith("lion") for name in losses), "Lion has been run: say so in docs/optimizers.md"
-    assert all(of["failed"] == 0 for of in parts["tests"].values()), "the page says that all tests passed"
 
 
 def test_the_tables_show_what_failed_and_what_is_missing(benchmark: ModuleType) -> None:
@@ -134,4 +117,4 @@ def test_the_tables_show_what_failed_and_what_is_missing(benchmark: ModuleType) 
     tables = benchmark.gpu_page.tables({"parts": parts})
     assert tables["gpu-tests.csv"][1:] == [["all", "5", "1", "0"], ["a step", "2", "1", "0"]]
     assert tables["gpu-steps.csv"][1:] == [["not finished: stopped after 330 s", *[""] * 5]]
-    assert [rows[-1][0] for rows in tables.values()].count("not finished: not yet measured") == 2
+    assert [rows[-1][0] for rows in tables.values()].count("not finished: not yet measured") == 1

@@ -221,13 +221,6 @@ def test_a_tied_weight_counts_once() -> None:
     assert total_kappa([*embedding.parameters(), *embedding.parameters(), nn.Parameter(torch.ones(4))], "sign") == 40
 
 
-@each("geometry", [Rows(), Columns()])
-def test_zero_rows_stay_and_nothing_is_nan(geometry: Geometry) -> None:
-    g = torch.tensor([[3.0, 0.0], [0.0, 0.0]])
-    assert geometry.lmo(g).tolist() == [[-1.0, 0.0], [0.0, 0.0]]
-    assert geometry.norm(torch.zeros(0, 3)).item() == 0
-
-
 @each(
     ("do", "error", "message"),
     [

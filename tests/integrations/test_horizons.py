@@ -9,7 +9,6 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
-from torch.utils.data import DataLoader
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
@@ -92,17 +91,6 @@ def test_a_trainer_that_would_stop_decays_first(total: int | None, tmp_path: Pat
         assert train(str(tmp_path / "checkpoint-6"), restore=restore) == (made, rates)
 
 
-def test_a_trainer_that_decayed_and_stopped_does_so_again(tmp_path: Path) -> None:
-    trainer = make_trainer(for_transformers.Mixed, tmp_path, callbacks=[patient()], **STOPS_EARLY)
-    trainer.model_init = for_transformers.make_model  # begins anew, as for each trial of a search
-    runs = []
-    for _ in range(2):
-        trainer.train()
-        runs.append((trainer.state.global_step, rates_of(trainer, "learning_rate")))
-    assert runs[0] == runs[1]
-    assert runs[0][0] == 4 + 5
-
-
 # Lightning
 
 
@@ -144,14 +132,6 @@ def test_lightning_goes_on_for_longer_with_one_warning(epoch: int, tmp_path: Pat
     assert whole.rates[:done] + longer.rates == rates
 
 
-# EarlyStopping keeps its count of epochs, so a second run stops earlier.
-@pytest.mark.parametrize(("epochs", "lengths"), [(6, [8 + 5, 4 + 5]), (2, [8])], ids=["decays", "is at its end"])
-def test_lightning_decays_in_each_run_with_the_callback(epochs: int, lengths: list[int], tmp_path: Path) -> None:
-    stopping = would_stop()
-    runs = [fit(tmp_path, stopping, epochs=epochs) for _ in lengths]
-    assert [run.sched.total_steps for run in runs] == [len(run.rates) for run in runs] == lengths
-
-
 @OPEN_OR_SHORTER
 @pytest.mark.filterwarnings("ignore:the trainer will make 24 more updates")
 def test_lightning_that_would_stop_decays_first(total: int | None, tmp_path: Path) -> None:
@@ -165,41 +145,6 @@ def test_lightning_that_would_stop_decays_first(total: int | None, tmp_path: Pat
     assert rates[8:] == sorted(rates[8:], reverse=True)
     assert rates[-1] < 0.2 * rates[8]
     assert rates_from(tmp_path / "epoch=2.ckpt") == rates[12:]
-
-
-class Validated(for_lightning.Module):
-    """Its validation loss falls only while the rate decays."""
-
-    def __init__(self) -> None:
-        super().__init__(None, decay="wso")
-        self.validated: list[int] = []
-
-    def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
-        if not self.trainer.sanity_checking:
-            self.validated.append(self.trainer.global_step)
-        self.log("val_loss", 1.0 if self.sched.total_steps is None else 1 / self.trainer.global_step)
-
-    def val_dataloader(self) -> DataLoader:
-        return DataLoader(torch.zeros(6), 6)
-
-
-@pytest.mark.parametrize(
-    ("options", "validated"),
-    [({}, [4, 8]), ({"check_val_every_n_epoch": 2}, [8, 16]), ({"val_check_interval": 0.5}, [2, 4])],
-    ids=["each epoch", "every other epoch", "twice an epoch"],
-)
-def test_lightning_counts_its_patience_by_validations_and_keeps_what_has_decayed(
-    options: dict[str, Any], validated: list[int], tmp_path: Path
-) -> None:
-    decay_then_stop = block("DecayThenStop", "lightning")["DecayThenStop"]
-    stopping, best = decay_then_stop(3, monitor="val_loss", patience=1), ModelCheckpoint(tmp_path, monitor="val_loss")
-    module = fit(tmp_path, stopping, best, epochs=8, module=Validated(), **options)
-    end = validated[-1] + 3
-    assert (module.validated[:2], len(module.rates)) == (validated, end)
-    assert (module.validated.count(end), module.validated[-1]) == (1, end)
-    kept = torch.load(best.best_model_path, weights_only=True)
-    assert kept["global_step"] == end
-    assert all(torch.equal(kept["state_dict"][name], p) for name, p in module.state_dict().items())
 
 
 class Finetuned(pl.LightningModule):

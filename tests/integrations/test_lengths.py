@@ -5,22 +5,19 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler
-from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import TrainerCallback
 
-from autowarm import AdaptiveWarmup, Lion
+from autowarm import AdaptiveWarmup
 from autowarm.integrations.lightning import WarmupCallback, pl
 
 from . import test_lightning as for_lightning
 from . import test_transformers as for_transformers
-from .plain import rates_of
 from .test_lightning import Module
 
 # Planned in updates, by a run of 12: shorter and longer, by a little and by much, and as long.
@@ -166,55 +163,6 @@ def test_lightning_with_an_accumulation_that_changes(plan: int, cured: bool, sai
     assert said.extends() == [13] * len(said.start)
 
 
-def test_lightning_fitted_again_for_more_epochs(said: Said, tmp_path: Path) -> None:
-    module, trainer = Module(), make_lightning(tmp_path, max_epochs=2, limit_train_batches=4)
-    trainer.fit(module, LOADER)
-    assert not said.start
-    assert not said.end
-    trainer.fit_loop.max_epochs = 5
-    trainer.fit(module, LOADER)  # configures a new schedule, over all five
-    check(said, module.sched, 20)
-
-
-@pytest.mark.parametrize(("plans", "every"), [((24, 24), (1, 1)), ((12, 12), (1, 1)), ((16, 8), (1, 2))])
-def test_max_steps_of_two_optimizers(
-    plans: tuple[int, int], every: tuple[int, int], said: Said, tmp_path: Path
-) -> None:
-    """Lightning's global step counts the updates of both."""
-    module, loader = for_lightning.Pair(plans, every), DataLoader(torch.ones(48, 4), 1)
-    make_lightning(tmp_path, max_steps=24).fit(module, loader)
-    made = [one.last_epoch for one in module.lr_schedulers()]
-    assert sum(made) == 24
-    wrong = sum(plans) > 24
-    assert len(said.start) == len(said.end) == 2 * wrong
-    if wrong:
-        assert said.extends() == made
-        assert "max_steps=24 counts the steps of all 2 optimizers" in said.start[0]
-
-
-@pytest.mark.parametrize(("longest", "cure"), [(RUN, []), (8, [8])])
-def test_of_a_resumed_run_with_manual_optimization_what_is_left_counts(
-    longest: int, cure: list[int], said: Said
-) -> None:
-    sched = AdaptiveWarmup(Lion([nn.Parameter(torch.ones(2, 2))], lr=1e-3), RUN)
-    rates_of(sched, [[(2.0, 1)]] * 6)
-    configs, optimizers = [SimpleNamespace(scheduler=sched)], [sched.optimizer]
-    trainer = SimpleNamespace(
-        lr_scheduler_configs=configs, optimizers=optimizers, max_steps=longest, global_step=6, fast_dev_run=False
-    )
-    callback = WarmupCallback()
-    callback._begins = True
-    callback.on_train_batch_start(trainer, SimpleNamespace(automatic_optimization=False), torch.ones(1), 0)
-    assert said.extends() == cure
-
-
-def test_manual_accumulation_is_seen_at_the_end(said: Said, tmp_path: Path) -> None:
-    make_lightning(tmp_path, max_epochs=1).fit(for_lightning.Pair((48, 12), (4, 4)), DataLoader(torch.ones(48, 4), 1))
-    assert not said.start
-    (text,) = said.end
-    assert "after 12 of total_steps=48" in text
-
-
 def test_nothing_is_said_of_a_try_and_of_an_open_or_flat_end(said: Said, tmp_path: Path) -> None:
     make_lightning(tmp_path, fast_dev_run=True).fit(Module(1000), LOADER)
     for max_warmup in (4, 30):  # in the flat part, and still in warm-up
@@ -227,11 +175,10 @@ def test_nothing_is_said_of_a_try_and_of_an_open_or_flat_end(said: Said, tmp_pat
 
 @pytest.mark.parametrize(("kind", "at"), [(for_transformers.Mixed, 2), (for_transformers.CalledBack, 8)])
 def test_a_checkpoint_of_the_model_only(kind: type, at: int, said: Said, tmp_path: Path) -> None:
-    def make(*callbacks: Any) -> Any:
+    def make() -> Any:
         args = for_transformers.make_args(tmp_path, save_only_model=True)
         data = for_transformers.make_data(RUN * for_transformers.BATCH)
-        model = for_transformers.make_model()
-        return kind(model, args, optim="muon", train_dataset=data, callbacks=[*callbacks])
+        return kind(for_transformers.make_model(), args, optim="muon", train_dataset=data)
 
     make().train()
     assert not said.start
@@ -239,13 +186,6 @@ def test_a_checkpoint_of_the_model_only(kind: type, at: int, said: Said, tmp_pat
     trainer.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
     assert "no scheduler was loaded: save_only_model leaves it out" in said.start[0]
     check(said, trainer.lr_scheduler, RUN, RUN - at)
-
-    class Cure(TrainerCallback):
-        def on_train_begin(self, *_: Any, lr_scheduler: Any, **__: Any) -> None:
-            lr_scheduler.extend(said.extends()[0])
-
-    make(Cure()).train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
-    assert len(said.start) == len(said.end) == 1
 
 
 class Stream(IterableDataset):

@@ -1,6 +1,5 @@
 """Lightning trains as a plain loop with the same losses would, to the bit."""
 
-import csv
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import LearningRateFinder, ModelCheckpoint, StochasticWeightAveraging
-from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -67,32 +65,6 @@ def fit(module: pl.LightningModule, folder: Path, *callbacks: Any, resume: Path 
     options = {**QUIET, "enable_checkpointing": True, "accelerator": "cpu", "max_steps": STEPS} | options
     trainer = pl.Trainer(default_root_dir=folder, callbacks=list(callbacks), **options)
     trainer.fit(module, DataLoader(torch.zeros(6 * EPOCH), 6), ckpt_path=resume)
-
-
-class Pair(pl.LightningModule):
-    """Two networks with an optimizer each: the updates that their schedules have, and the batches to an update."""
-
-    automatic_optimization = False
-
-    def __init__(self, plans: tuple[int | None, int], every: tuple[int, int] = (1, 1), **options: Any) -> None:
-        super().__init__()
-        self.nets, self.plans, self.every = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]), plans, every
-        self.options = options
-
-    def configure_optimizers(self) -> Any:
-        made = [Lion(net.parameters(), lr=1e-3) for net in self.nets]
-        planned = zip(made, self.plans, strict=True)
-        self.scheds = [AdaptiveWarmup(opt, plan, **self.options) for opt, plan in planned if plan is not None]
-        return made, [scheduler_config(one) for one in self.scheds]
-
-    def training_step(self, batch: torch.Tensor, i: int) -> None:
-        parts = zip(self.nets, self.optimizers(), self.lr_schedulers(), self.every, strict=True)
-        for net, opt, sched, every in parts:
-            if i % every == 0:
-                opt.zero_grad()
-                self.manual_backward(net(batch).square().mean())
-                opt.step()
-                sched.step()
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
@@ -160,7 +132,7 @@ def test_the_rate_that_lightnings_finder_suggests_is_the_peak(trials: int, tenso
     assert not [one for one in heard if "from outside" in str(one.message)]
 
 
-def test_weights_scalers_and_manual_optimization() -> None:
+def test_weights_and_scalers() -> None:
     """What Lightning does to a loss before it reaches the callback is undone."""
     opt = Lion([nn.Parameter(torch.zeros(2, 2))], lr=LR)
     sched = AdaptiveWarmup(opt, 10)
@@ -168,19 +140,15 @@ def test_weights_scalers_and_manual_optimization() -> None:
     sched.observe = lambda loss, weight: seen.append((float(loss), weight))
     trainer = SimpleNamespace(
         lr_scheduler_configs=[SimpleNamespace(scheduler=sched)],
-        optimizers=[sched.optimizer],
         accumulate_grad_batches=4,
         global_step=0,
         precision_plugin=SimpleNamespace(scaler=torch.amp.GradScaler("cpu", init_scale=1024.0)),
     )
     trainer.precision_plugin.scaler.scale(torch.ones(()))
     callback = WarmupCallback(weight=lambda batch: batch["tokens"])
-    for automatic, factor in ((True, 256.0), (False, 1024.0)):
-        callback.on_train_batch_start(trainer, None, {"tokens": 7}, 0)
-        callback.on_before_backward(
-            trainer, SimpleNamespace(automatic_optimization=automatic), torch.tensor(3.0) * factor
-        )
-    assert seen == [(3.0, 7.0), (3.0, 7.0)]
+    callback.on_train_batch_start(trainer, None, {"tokens": 7}, 0)
+    callback.on_before_backward(trainer, None, torch.tensor(3.0) * 1024 / 4)
+    assert seen == [(3.0, 7.0)]
 
 
 def test_a_batch_of_unknown_size_needs_a_weight() -> None:
@@ -203,44 +171,7 @@ def test_misuse(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="found no AdaptiveWarmup"):
         fit(Without(), tmp_path, WarmupCallback(), enable_checkpointing=False)
-
-
-def test_metrics_are_logged_at_every_logging_step_under_a_name_for_each_of_two_optimizers(tmp_path: Path) -> None:
-    """The trainer's global step counts the updates of both."""
-
-    class Logged(Pair):
-        def training_step(self, batch: torch.Tensor, i: int) -> None:
-            super().training_step(batch, i)
-            self.log_dict({f"rate{i}": sched.get_last_lr()[0] for i, sched in enumerate(self.lr_schedulers())})
-
-    options = QUIET | {"logger": (logger := CSVLogger(tmp_path)), "log_every_n_steps": 4}
-    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=[WarmupCallback()], **options)
-    trainer.fit(Logged((40, 40), (1, 3)), DataLoader(torch.randn(80, 4), batch_size=4))
-    rows = [*csv.DictReader(Path(logger.log_dir, "metrics.csv").read_text().splitlines())]
-    assert len(rows) == 5
-    assert [row["autowarm/lr"] for row in rows] == [row["rate0"] for row in rows] != [row["rate1"] for row in rows]
-    assert [row["autowarm-1/lr"] for row in rows] == [row["rate1"] for row in rows]
-
-
-@pytest.mark.parametrize("order", ["each after its own losses", "both after both losses", "only one is scheduled"])
-@pytest.mark.filterwarnings("ignore:the (run|trainer)")
-def test_each_of_two_optimizers_gets_the_losses_before_its_step(order: str) -> None:
-    apart = order == "each after its own losses"
-
-    class Ordered(Pair):
-        def training_step(self, batch: torch.Tensor, i: int) -> None:
-            for net, value, opt in zip(self.nets, (10.0, 2.0), self.optimizers(), strict=True):
-                self.manual_backward(0 * net(batch).sum() + value)
-                if apart:
-                    opt.step()
-            for opt in () if apart else self.optimizers():
-                opt.step()
-            for sched in self.scheds:
-                sched.step()
-
-    module = Ordered((None if order == "only one is scheduled" else 20, 20), smoothing=0)
-    trainer = pl.Trainer(max_steps=8, accelerator="cpu", callbacks=[WarmupCallback()], **QUIET)
-    trainer.fit(module, DataLoader(torch.randn(32, 4), batch_size=4))
-    assert [sched.metrics()["loss"] for sched in module.scheds] == (
-        [10.0, 2.0] if apart else [6.0] * len(module.scheds)
-    )
+    manual = Module()
+    manual.automatic_optimization = False
+    with pytest.raises(ValueError, match=r"with manual optimization leave out WarmupCallback: call observe"):
+        fit(manual, tmp_path, WarmupCallback(), enable_checkpointing=False)

@@ -37,23 +37,6 @@ def own(logged: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in logged.items() if "autowarm" in name}
 
 
-def test_they_are_numbers_under_one_prefix() -> None:
-    opt = Lion([nn.Parameter(torch.ones(3, 3))], lr=LR)
-    sched = AdaptiveWarmup(opt, STEPS)
-    before = loggable_metrics(sched)  # what needs a loss is not there yet
-    for t in range(STEPS):
-        opt.step()
-        sched.step(5.0 - 0.3 * t)
-        metrics = loggable_metrics(sched)
-        assert before.keys() <= metrics.keys()
-        assert all(type(value) in (int, float) for value in metrics.values())
-        assert metrics["autowarm/phase"] == int(sched.phase == "decay")
-        assert metrics["autowarm/lr"] == sched.get_last_lr()[0]
-    assert sched.phase == "decay"
-    assert all(name.startswith("autowarm/") for name in metrics)
-    assert loggable_metrics(sched, "second").keys() == {name.replace("autowarm", "second") for name in metrics}
-
-
 LINE = re.compile(
     r"warm-up ended at update (\d+) of (\d+) by the (loss|time limit): the averaged loss was at (\d+)% of its start "
     r"\(\d+% ends it\)\n"
@@ -101,9 +84,9 @@ def test_trainer(kind: type, tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_lightning(accumulation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def counted(scheduler: AdaptiveWarmup, prefix: str) -> dict[str, float]:
+    def counted(scheduler: AdaptiveWarmup) -> dict[str, float]:
         asked.append(scheduler.last_epoch)
-        return loggable_metrics(scheduler, prefix)
+        return loggable_metrics(scheduler)
 
     monkeypatch.setattr("autowarm.integrations.lightning.loggable_metrics", counted)
     module = for_lightning.Module(recover=True)
@@ -118,12 +101,6 @@ def test_lightning(accumulation: int, tmp_path: Path, monkeypatch: pytest.Monkey
     assert by_step[11] == pytest.approx(loggable_metrics(module.sched), rel=1e-6)
     for step in (2, 5, 8):
         assert by_step[step]["autowarm/lr"] == pytest.approx(module.rates[step + 1], rel=1e-6)
-
-
-def test_lightning_logs_nothing_where_it_is_told_to(tmp_path: Path) -> None:
-    options = {"logger": TensorBoardLogger(tmp_path, "", ""), "log_every_n_steps": 0}
-    for_lightning.fit(for_lightning.Module(), tmp_path, WarmupCallback(), **options)
-    assert not own(scalars(tmp_path))
 
 
 @pytest.mark.parametrize("log_every", [None, 4])

@@ -20,11 +20,9 @@ from autowarm.integrations.transformers import (
     AdaptiveWarmupMixin,
     WarmupCallback,
     WarmupTrainer,
-    optimizer_by_name,
 )  # fmt: skip
 
 from .llama import make_data, make_model
-from .plain import rates_of
 
 STEPS, BATCH, LR = 12, 4, 0.02
 
@@ -117,40 +115,11 @@ def test_the_rates_and_weights_are_a_plain_loops(
         assert all(torch.equal(a, b) for a, b in zip(resumed.model.parameters(), model.parameters(), strict=True))
 
 
-def test_a_trainer_of_ones_own_with_its_own_loss(tmp_path: Path) -> None:
-    """A mean per micro-batch, which Trainer divides by their number; here three, the last update two."""
-    seen: list[float] = []
-
-    class Own(InOrder, Trainer):
-        def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-            logits = model(input_ids=inputs["input_ids"]).logits
-            loss = torch.nn.functional.cross_entropy(logits[:, 0], inputs["input_ids"][:, 1]) + 1
-            seen.append(loss.item())
-            return loss
-
-    class Warmed(AdaptiveWarmupMixin, Own):
-        pass
-
-    data = make_data(11 * BATCH)
-    args = make_args(tmp_path, 3, weight_decay=0.1)
-    args.max_steps, args.num_train_epochs, args.save_strategy = -1, 1, "no"
-    trainer = Warmed(make_model(), args, optim="lion", train_dataset=data, warmup={"target_loss": 0.5})
-    trainer.loss_is_scaled_for_ga = False
-    trainer.train()
-    assert trainer.lr_scheduler.target_loss == 0.5
-
-    opt = Lion.from_model(make_model(), lr=LR)
-    updates = [[(loss, 1) for loss in seen[i : i + 3]] for i in range(0, 12, 3)]
-    rates = rates_of(AdaptiveWarmup(opt, 4, target_loss=0.5), updates)
-    # A third of a float32 and back can differ in the last bit, and η(Δ) is steep.
-    assert logged(trainer, "learning_rate") == pytest.approx(rates, rel=1e-5)
-
-
 def test_optimizers_by_name(tmp_path: Path) -> None:
     model = make_model()
     for name, kind in {"muon": Muon, "Lion": Lion, "signsgd": SignSGD, "normsgd": NormSGD}.items():
         args = make_args(tmp_path, optim_args="momentum=0.8" if name != "Lion" else "betas=(0.8, 0.9)")
-        opt = Trainer(model, args, optimizer_cls_and_kwargs=optimizer_by_name(name, args)).create_optimizer()
+        opt = WarmupTrainer(model, args, optim=name).create_optimizer()
         assert type(opt) is kind
         assert opt.param_groups[0]["lr"] == LR
         assert opt.param_groups[0]["weight_decay"] == 0.0

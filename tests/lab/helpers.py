@@ -80,9 +80,9 @@ def stored(folder: Path, rows: list[dict[str, Any]] = ROWS, name: str = "t", **c
 def leave_metrics(folder: Path) -> None:
     """What the runs of `ROWS` would have logged; a loss of each was not finite."""
     for one in ROWS:
-        (made := folder / "runs" / f"some-label-{one['id']}").mkdir(parents=True)
+        (created := folder / "runs" / f"some-label-{one['id']}").mkdir(parents=True)
         lines = [{"step": s, "loss": None if s == 3 else 5.0 / s, "lr": 0.01, "seconds": s} for s in range(1, 101)]
-        (made / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (created / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def printed(thing: Any, width: int = 80, **options: Any) -> str:
@@ -106,17 +106,13 @@ def trained(steps: int, seed: int = 0) -> tuple[torch.nn.Module, Muon]:
 
 def numbers(result: dict[str, Any]) -> dict[str, Any]:
     """What must not depend on how often a run was interrupted."""
-    return {
-        key: value
-        for key, value in result.items()
-        if key not in ("seconds", "eval_seconds", "tokens_per_second", "files")
-    }
+    timed = ("seconds", "eval_seconds", "tokens_per_second", "files")
+    return {name: value for name, value in result.items() if name not in timed}
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:
     """What a run has logged, but for the times."""
-    timed = ("seconds", "eval_seconds", "tokens_per_second")
-    return [{name: value for name, value in row.items() if name not in timed} for row in read_metrics(folder)]
+    return [numbers(row) for row in read_metrics(folder)]
 
 
 def stop_at(step: int) -> Callable[[Progress], bool]:
@@ -155,32 +151,32 @@ def run_here(
     failed: dict[str, str] = {}
     for job in jobs:
         try:
-            made = perform(job, lambda event: None, lambda: False)
+            result = perform(job, lambda event: None, lambda: False)
         except Exception as error:
             failed[job.name] = message_of(error)
             display.fail(job.name, failed[job.name])
         else:
-            display.finish(job.name, made)
+            display.finish(job.name, result)
             if on_row is not None:
-                on_row(job.name, made)
+                on_row(job.name, result)
     return failed
 
 
 def refused(words: list[str], capsys: pytest.CaptureFixture[str], status: int = 2) -> str:
     """The one line that a command says as it refuses."""
     assert main(words) == status
-    said = capsys.readouterr().err
-    assert said.startswith("autowarm: ")
-    assert said.count("\n") == 1
-    return said
+    message = capsys.readouterr().err
+    assert message.startswith("autowarm: ")
+    assert message.count("\n") == 1
+    return message
 
 
-def wait_for(condition: Callable[[], Any], alive: Callable[[], bool] = lambda: True, said: Any = "") -> None:
+def wait_for(condition: Callable[[], Any], alive: Callable[[], bool] = lambda: True, message: Any = "") -> None:
     """Returns once the condition holds; fails if what should bring it about is gone, or after a long while."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert alive() or condition(), said() if callable(said) else said
-        assert time.monotonic() < deadline, said() if callable(said) else said
+        assert alive() or condition(), message() if callable(message) else message
+        assert time.monotonic() < deadline, message() if callable(message) else message
         time.sleep(0.01)
 
 

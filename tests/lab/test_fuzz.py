@@ -47,23 +47,23 @@ def _in_an_empty_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 def outcome(words: list[str]) -> int:
     """The status; 0 where the command would begin. Every other is held to a line and to 2."""
     errors = io.StringIO()
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as contexts:
         for place in BEGINNINGS:
-            held.enter_context(mock.patch(f"autowarm.lab.{place}", side_effect=Accepted))
-        held.enter_context(contextlib.redirect_stderr(errors))
-        held.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            contexts.enter_context(mock.patch(f"autowarm.lab.{place}", side_effect=Accepted))
+        contexts.enter_context(contextlib.redirect_stderr(errors))
+        contexts.enter_context(contextlib.redirect_stdout(io.StringIO()))
         try:
             status = main(words)
         except Accepted:
             return 0
         except SystemExit as ended:
             status = ended.code or 0
-    said = errors.getvalue()
-    if status == 0 and not said:
+    message = errors.getvalue()
+    if status == 0 and not message:
         return 0  # help was asked for
-    assert status == 2, (words, status, said)
-    assert said.startswith("autowarm: "), said
-    assert said.count("\n") == 1, said
+    assert status == 2, (words, status, message)
+    assert message.startswith("autowarm: "), message
+    assert message.count("\n") == 1, message
     return status
 
 

@@ -1,7 +1,5 @@
 """A name stands in the registry alone: choices, help texts, messages and the pages follow from it."""
 
-import re
-from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
@@ -15,8 +13,6 @@ from autowarm.lab.training.optimizers import make_optimizer
 from autowarm.lab.training.schedules import make_scheduler
 
 from .config.test_build import shown
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_every_entry_is_where_it_says() -> None:
@@ -45,10 +41,3 @@ def test_a_row_is_all_that_a_new_schedule_and_a_new_optimizer_need(monkeypatch: 
     monkeypatch.setattr("autowarm.lab.training.schedules.resolve_name", lambda place: slow_start)
     make_scheduler(optimizer, point.run.schedule, 10)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
-
-
-def test_the_table_of_keys_names_every_optimizer_and_schedule() -> None:
-    table = (ROOT / "docs" / "data" / "tables" / "compare-keys.csv").read_text(encoding="utf-8")
-    named = set(re.findall(r"`([\w-]+)`", table))
-    assert set(OPTIMIZERS) <= named
-    assert {name for name in SCHEDULES if name not in ("adaptive", "linear")} <= named

@@ -47,9 +47,9 @@ def straight(corpus_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> A
     return outcome(folder)
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_sigterm_in_any_phase_costs_nothing(
-    phase: str, straight: Any, corpus_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("phase", "number"), [*((one, signal.SIGTERM) for one in PHASES), ("a step", signal.SIGINT)])
+def test_a_signal_in_any_phase_costs_nothing(
+    phase: str, number: int, straight: Any, corpus_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, which = f"autowarm.lab.training.{PHASES[phase][0]}", PHASES[phase][1]
     with monkeypatch.context() as patched:
@@ -59,12 +59,12 @@ def test_sigterm_in_any_phase_costs_nothing(
             nonlocal count
             count += 1
             if count == which:
-                signal.raise_signal(signal.SIGTERM)
+                signal.raise_signal(number)
             return call(*args, **options)
 
         patched.setattr(place, struck)
         # Where only the result is left to be written, it is.
-        assert main(words(corpus_folder, tmp_path)) == (0 if phase == "saving the weights" else 128 + signal.SIGTERM)
+        assert main(words(corpus_folder, tmp_path)) == (0 if phase == "saving the weights" else 128 + number)
         assert count >= which
     assert main(words(corpus_folder, tmp_path)) == 0
     assert outcome(tmp_path) == straight

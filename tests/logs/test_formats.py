@@ -64,7 +64,7 @@ def split(column: str, train: str, other: str) -> str:
 
 CELLS = "".join(f"{s},{'bad' if s == 7 else 9 - s / 10},{'x' if s < 3 else 0.1}\n" for s in range(1, 11))
 LISTS = {"steps": [1, 2, 3], "losses": [4.0, 3.0, 2.0], "lr": [0.1, 0.2, 0.2], "other": [9.0, 8.0, 7.0]}
-CALLS = "the column _step counts calls of wandb.log, which may not be updates; step= (--step) names another"
+CALLS = "_step counts calls of wandb.log, which may not be updates; step= (--step) names another"
 FACTORS = ["loss_scale", "Train/Samples/loss_scaler", "loss_weight", "aux/loss_coef"]
 CURVE = [4.0, 3.0, 2.0]
 
@@ -225,7 +225,7 @@ MALFORMED = {
     '{"log_history": []}': "this JSON holds no rows",
     '{"log_history": [{"step": 1, "eval_loss": 2}]}': "no column looks like a training loss.*step, eval_loss",
     "step,loss\n1,4": "1 finite losses",
-    "step,loss\n1e400,4\n2,3": "steps must be whole numbers from 0, got inf",
+    "step,loss\n1e400,4\n2,3": "steps are whole numbers from 0, got inf",
     "[" * 100_000: "line 1 is no JSON",
     f'{{"log_history": [{{"step": 1, "loss": 1{"0" * 400}}}]}}': "1 of 1 losses or their steps are no numbers",
     "step;loss\n1;4,0\n2;3,0": r"2 of 2 losses or their steps are no numbers .*: write them as 1234\.5",

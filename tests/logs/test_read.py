@@ -45,7 +45,7 @@ def test_a_folder_gives_its_log_and_the_newest_checkpoints_history(tmp_path: Pat
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"\x80\x81\x82\x00", "a binary file that is no event file of TensorBoard. Export the run"),
+        (b"\x80\x81\x82\x00", "a binary file, and no event file of TensorBoard. Export the run"),
         (b"PK\x03\x04 an archive \xff", "a binary file"),
         (b"\xff\xfe\x00\x00 \x00", "a binary file"),
         (gzip.compress(TEXT.encode(), mtime=0), "the file is compressed by gzip: unpack it first"),

@@ -53,7 +53,7 @@ def epochs(form: str | Callable[..., str], first: int = 0) -> str:
 
 EVERY = (10, T, 60, T, 1e-3, loss(T))
 BARE = (10, T, 60, T, None, loss(T))
-AGAIN = "the steps begin again in each epoch: pass steps that count the whole run's updates"
+AGAIN = "the steps begin again in each epoch: pass steps that count the run's updates"
 
 FORMATS: dict[str, tuple[str, Any]] = {
     "nanoGPT": ("step 0: train loss 10.9, val loss 10.8\n"

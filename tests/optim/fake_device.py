@@ -152,10 +152,7 @@ def eight_ranks() -> Iterator[dict[str, DeviceMesh]]:
             stack.enter_context(mock.patch.object(torch.cuda, name, stand_in))
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
         stack.callback(dist.destroy_process_group)
-        yield {
-            "fsdp": DeviceMesh("cuda", list(range(8))),
-            "hsdp": DeviceMesh("cuda", [[0, 1, 2, 3], [4, 5, 6, 7]]),
-        }
+        yield {"fsdp": DeviceMesh("cuda", list(range(8))), "hsdp": DeviceMesh("cuda", [[0, 1, 2, 3], [4, 5, 6, 7]])}
 
 
 def llama(layers: int, width: int, inner: int, kv: int | None = None, vocabulary: int = 0) -> list[tuple[int, int]]:

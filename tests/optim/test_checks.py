@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from autowarm import LMO, Lion, Muon
 from autowarm.optim import Together
 from tests.cases import each
-from tests.optim.makers import CLASSES, DTYPES, OURS, Make, draw_gradients, halves, set_gradient, unmoved
+from tests.optim.makers import CLASSES, OURS, Make, draw_gradients, halves, unmoved
 
 
 def a_model(dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -29,8 +29,8 @@ def pair(other: Callable[..., Optimizer], *, last: bool = True, nested: bool = F
 
     def make(model: nn.Module) -> Together:
         matrices, vectors = halves(model)
-        theirs = other(vectors, lr=0.1)
-        both = [Muon(matrices, lr=0.1), Together(theirs) if nested else theirs]
+        second = other(vectors, lr=0.1)
+        both = [Muon(matrices, lr=0.1), Together(second) if nested else second]
         return Together(*(both if last else both[::-1]))
 
     return make
@@ -46,7 +46,7 @@ MAKERS: dict[str, Make] = OURS | {
 every_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
 
-def refused_and_then_made(make: Make, place: int, name: str, value: Any, *said: str) -> None:
+def refused_and_then_made(make: Make, place: int, name: str, value: Any, *words: str) -> None:
     """A step with this option of a group says this and changes nothing; with the one it had it is made."""
     model = a_model()
     opt = make(model)
@@ -55,7 +55,7 @@ def refused_and_then_made(make: Make, place: int, name: str, value: Any, *said: 
     was, group[name] = group[name], value
     with unmoved(model.parameters()), pytest.raises(ValueError) as error:  # noqa: PT011 - checked below
         opt.step()
-    assert all(one in str(error.value) for one in (*said, name)), error.value
+    assert all(one in str(error.value) for one in (*words, name)), error.value
     group[name] = was
     opt.step()
 
@@ -73,28 +73,28 @@ NO_NUMBERS = [("1e-3", "float('1e-3')"), (None, "None"), (math.nan, "nan"), (mat
 BEYOND = {"momentum": 1.0, "adamw_eps": -1.0, "betas": (0.9, 1.0), "adamw_betas": (0.9, 1.0)}
 NOR_PAIRS = ["0.5", None, math.nan, (0.9,), (0.9, "0.99"), torch.zeros(2)]
 WRONG = [
-    *((name, value, said) for name in ("lr", "weight_decay") for value, said in NO_NUMBERS),
+    *((name, value, words) for name in ("lr", "weight_decay") for value, words in NO_NUMBERS),
     *((name, value, "") for name in BEYOND for value in (BEYOND[name], *NOR_PAIRS)),
     *((name, 0.5 if isinstance(BEYOND[name], tuple) else (0.5, 0.5), "") for name in BEYOND),
 ]
 
 
 @every_optimizer
-@each(("value", "said"), NO_NUMBERS)
-def test_what_is_no_rate_is_refused_in_any_group(make: Make, value: Any, said: str) -> None:
+@each(("value", "words"), NO_NUMBERS)
+def test_what_is_no_rate_is_refused_in_any_group(make: Make, value: Any, words: str) -> None:
     for place, called in ours(make(a_model())).items():
-        refused_and_then_made(make, place, "lr", value, called, said)
+        refused_and_then_made(make, place, "lr", value, called, words)
 
 
 @each("cls", CLASSES)
-@each(("name", "value", "said"), WRONG)
-def test_what_is_no_value_of_an_option_is_refused_in_a_new_group(cls: Any, name: str, value: Any, said: str) -> None:
+@each(("name", "value", "words"), WRONG)
+def test_what_is_no_value_of_an_option_is_refused_in_a_new_group(cls: Any, name: str, value: Any, words: str) -> None:
     opt = cls([nn.Parameter(torch.eye(3))], lr=0.1)
     if name not in opt.param_groups[0]:
         return
     with pytest.raises(ValueError, match=name) as refused:
         opt.add_param_group({"params": [nn.Parameter(torch.eye(3))], name: value})
-    assert said in str(refused.value)
+    assert words in str(refused.value)
     state = opt.state_dict()
     state["param_groups"][0][name] = value
     with pytest.raises(ValueError, match=f"the saved optimizer's group 0: {name}"):
@@ -131,16 +131,3 @@ def test_what_another_optimizer_refuses_is_refused_before_ours_moves(last: bool,
     vectors[0][1].grad = torch.ones(4).to_sparse()
     with unmoved(p for _, p in matrices), pytest.raises(RuntimeError, match="sparse"):
         opt.step()
-
-
-@each("other", [SGD, RMSprop, Adagrad])
-@each(("dtype", "of_gradients"), DTYPES)
-def test_optimizers_that_take_other_dtypes_get_them(
-    other: type[Optimizer], dtype: torch.dtype, of_gradients: torch.dtype
-) -> None:
-    model = a_model(dtype)
-    for p in model.parameters():
-        set_gradient(p, torch.ones(p.shape, dtype=of_gradients))
-    before = [p.detach().clone() for p in model.parameters()]
-    pair(other)(model).step()
-    assert not any(map(torch.equal, before, model.parameters()))

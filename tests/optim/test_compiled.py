@@ -103,7 +103,7 @@ def late_readers(graph: torch.fx.Graph) -> list[str]:
     """
     reads: dict[torch.fx.Node, set[torch.fx.Node]] = {}
     place = {node: i for i, node in enumerate(graph.nodes)}
-    found = []
+    readers = []
     for node in graph.nodes:
         name = str(getattr(node.target, "__name__", node.target))
         reads[node] = set().union(*(reads[x] for x in node.all_input_nodes))
@@ -114,13 +114,13 @@ def late_readers(graph: torch.fx.Graph) -> list[str]:
         if not (name.startswith("_foreach_") and name.endswith("_")):
             continue
         written = {x for x in node.args[0] if isinstance(x, torch.fx.Node) and x.op in INPUTS}
-        found += [
+        readers += [
             f"{reader.format_node()} before {node.format_node()}"
             for reader in list(reads)[: place[node]]
             if reader.op not in INPUTS and reads[reader] & written
             if any(place[user] > place[node] for user in reader.users)
         ]
-    return found
+    return readers
 
 
 @pytest.mark.long

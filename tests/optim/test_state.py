@@ -19,7 +19,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
-from autowarm.geometry import Spectral
 from autowarm.optim import Together
 from tests.cases import each
 from tests.optim.makers import ALL, EVERY, Make, nothing_taken, together
@@ -123,10 +122,6 @@ def with_momentum(state: State, momentum: torch.Tensor) -> State:
 
 BAD_STATES = {
     "the saved optimizer's group 1: lr must be positive and finite, got nan": lambda s: changed(s, lr=math.nan),
-    "group 1: lr must be positive and finite, got -0.1": lambda s: changed(s, lr=-0.1),
-    "group 1: momentum must be in": lambda s: changed(s, momentum=7.0),
-    "group 1: weight_decay must be": lambda s: changed(s, weight_decay=math.nan),
-    "group 1: adamw_betas must be": lambda s: changed(s, adamw_betas=(0.9, 2.0)),
     "group 1: unknown algorithm 'sgd'": lambda s: changed(s, algorithm="sgd"),
     "group 1: saved Rows(), here Sign": lambda s: changed(s, geometry="Rows()"),
     "momentum_buffer of tensor 0 has shape (3, 3)": lambda s: with_momentum(s, torch.ones(3, 3)),
@@ -142,7 +137,8 @@ BAD_STATES = {
     "and counts updates": lambda s: {
         **s,
         "state": {
-            i: own | ({"step": torch.tensor(math.nan)} if "step" in own else {}) for i, own in s["state"].items()
+            i: entries | ({"step": torch.tensor(math.nan)} if "step" in entries else {})
+            for i, entries in s["state"].items()
         },
     },
 }
@@ -158,12 +154,12 @@ def test_a_bad_state_is_refused_and_nothing_of_it_taken(message: str) -> None:
 def lacking(state: State, *names: str, tensors: int | None = None) -> bool:
     """Whether a state had these entries, which the first tensors that have them, or all, lose."""
     left = tensors
-    for own in state["state"].values():
-        if left != 0 and (there := own.keys() & {*names}):
-            for name in there:
-                del own[name]
+    for entries in state["state"].values():
+        if left != 0 and (present := entries.keys() & {*names}):
+            for name in present:
+                del entries[name]
             left = -1 if left is None else left - 1
-    state["state"] = {i: own for i, own in state["state"].items() if own}
+    state["state"] = {i: entries for i, entries in state["state"].items() if entries}
     return left != tensors
 
 
@@ -235,11 +231,6 @@ def test_tensors_that_were_not_updated_have_no_state_to_lack(make: Make) -> None
     assert not any({"kept", "optimizer"} & group.keys() for group in other.param_groups)
 
 
-def test_signsgd_without_momentum_keeps_nothing() -> None:
-    make = EVERY["signsgd, no momentum"].of_model
-    make(a_model()).load_state_dict(trained(make).state_dict())
-
-
 @each("maker", ["muon", "lion"])
 def test_a_checkpoint_read_into_an_optimizer_without_a_state(maker: str, tmp_path: Path) -> None:
     """`torch.distributed.checkpoint` reads what it is given places for, and an optimizer has none before it steps."""
@@ -280,10 +271,10 @@ def test_a_state_from_before_there_was_an_option_takes_the_default() -> None:
     train(model, opt)
 
 
-@each(("saved", "here"), [(Lion, SignSGD), (SignSGD, Lion), (NormSGD, Muon), (Muon, LMO)])
-def test_the_state_of_another_of_our_optimizers_is_refused(saved: type[LMO], here: type[LMO]) -> None:
-    opt = here([nn.Parameter(torch.ones(2, 2))])
-    with pytest.raises(ValueError, match=f"is {saved.__name__}, and this one is {here.__name__}"):
+@each(("saved", "cls"), [(Lion, SignSGD), (SignSGD, Lion), (NormSGD, Muon), (Muon, LMO)])
+def test_the_state_of_another_of_our_optimizers_is_refused(saved: type[LMO], cls: type[LMO]) -> None:
+    opt = cls([nn.Parameter(torch.ones(2, 2))])
+    with pytest.raises(ValueError, match=f"is {saved.__name__}, and this one is {cls.__name__}"):
         opt.load_state_dict(saved([nn.Parameter(torch.ones(2, 2))]).state_dict())
 
 
@@ -325,22 +316,16 @@ def test_step_counts_move_to_where_the_kernel_reads_them() -> None:
     assert opt.state[bias]["step"] == 2
 
 
-@each("radius", [1, np.float64(1.0), np.float32(1.0)])
-def test_equal_radii_are_one_geometry(radius: Any) -> None:
-    one, other = (LMO([nn.Parameter(torch.ones(2, 2))], geometry=Spectral(r)) for r in (1.0, radius))
-    one.load_state_dict(other.state_dict())
-
-
 @every_optimizer
 def test_hooks_of_a_state_see_and_change_what_they_do_with_pytorchs_optimizers(make: Make) -> None:
     """A user's wrapper goes around the state as a whole, and is taken off before the state is checked."""
-    saved, loaded, seen = trained(make), make(a_model()), []
-    saved.register_state_dict_pre_hook(lambda _: seen.append("before saving"))
+    saved, loaded, calls = trained(make), make(a_model()), []
+    saved.register_state_dict_pre_hook(lambda _: calls.append("before saving"))
     saved.register_state_dict_post_hook(lambda _, state: {"wrapped": state})
     loaded.register_load_state_dict_pre_hook(lambda _, state: state["wrapped"])
-    loaded.register_load_state_dict_post_hook(lambda opt: seen.append([g.get("geometry") for g in opt.param_groups]))
+    loaded.register_load_state_dict_post_hook(lambda opt: calls.append([g.get("geometry") for g in opt.param_groups]))
     state = saved.state_dict()
     assert all(isinstance(group.get("geometry", ""), str) for group in state["wrapped"]["param_groups"])
     loaded.load_state_dict(state)
-    assert seen == ["before saving", [group.get("geometry") for group in loaded.param_groups]]
+    assert calls == ["before saving", [group.get("geometry") for group in loaded.param_groups]]
     torch.testing.assert_close(loaded.state_dict()["state"], state["wrapped"]["state"], rtol=0, atol=0)

@@ -96,7 +96,7 @@ def test_a_closure_is_called_once_and_a_scaler_can_skip() -> None:
 
 def test_misuse() -> None:
     model, opt, _ = parts()
-    theirs = "is made of its optimizers'.*load_state_dict"
+    hint = "is made of its optimizers'.*load_state_dict"
     for do, error, message in (
         (Together, ValueError, "at least one"),
         (lambda: Together([opt]), TypeError, r"as in Together\(muon, adamw\), got a list"),
@@ -105,8 +105,8 @@ def test_misuse() -> None:
         (lambda: opt.add_param_group({"params": []}), TypeError, "one of Together's optimizers"),
         (lambda: opt.load_state_dict(Together(AdamW(model.parameters())).state_dict()), ValueError,
          r"saved \[4\], here \[2, 2\]"),
-        (lambda: setattr(opt, "state", {}), AttributeError, f"Together.state {theirs}"),
-        (lambda: setattr(opt, "param_groups", []), AttributeError, f"Together.param_groups {theirs}"),
+        (lambda: setattr(opt, "state", {}), AttributeError, f"Together.state {hint}"),
+        (lambda: setattr(opt, "param_groups", []), AttributeError, f"Together.param_groups {hint}"),
     ):  # fmt: skip
         with pytest.raises(error, match=message):
             do()

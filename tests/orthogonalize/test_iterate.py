@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -43,11 +43,6 @@ def highest(steps):
     return band(polar_express(steps), POLAR_EXPRESS_FLOOR[steps], 1.0)[1]
 
 
-def slope(schedule):
-    """The factor by which a schedule enlarges singular values near zero."""
-    return math.prod(a for a, _, _ in schedule)
-
-
 @each(
     ("schedule", "floor", "low", "high"),
     [
@@ -72,13 +67,6 @@ def test_each_quintic_is_the_best_of_its_interval(floor, which):
         other = [a, b, c]
         other[which] *= 1 + nudge
         assert max(abs(1 - x) for x in band([tuple(other)], floor, 1.01)) > error
-
-
-def test_four_polar_express_steps_enlarge_small_values_as_five_of_jordan_where_the_bound_is_sharper():
-    # A square Gaussian matrix: the eighth-moment bound is at most a third of the Frobenius norm from width 64 on.
-    s = torch.linalg.svdvals(draw(64, 64))
-    sharper = s.norm() / s.pow(8).sum() ** 0.125
-    assert slope(polar_express(4)) * sharper > slope([JORDAN] * 5)
 
 
 @each("method", ITERATIVE)
@@ -212,14 +200,6 @@ def test_few_rows_are_never_rounded_to_half_precision(shape):
     torch.testing.assert_close(orthogonalize(G, dtype=torch.bfloat16).double(), exact, atol=2e-4, rtol=2e-4)
 
 
-@each("shape", [(64, 64), (96, 256), (256, 96)])
-def test_the_default_is_nearer_to_the_polar_factor_than_newton_schulz(shape):
-    G = draw(*shape).float()
-    exact = orthogonalize(G, method="svd").flatten()
-    default, jordan = (orthogonalize(G, method=m, dtype=torch.bfloat16).flatten() for m in (ITERATIVE[1], ITERATIVE[0]))
-    assert torch.cosine_similarity(default, exact, dim=0) > torch.cosine_similarity(jordan, exact, dim=0)
-
-
 @each("method", ALL)
 @each("shape", [(5, 12, 12), (5, 8, 24), (5, 24, 8)])
 def test_batched_equals_looped(method, shape):
@@ -237,14 +217,6 @@ def test_an_optimizers_stack_is_iterated_in_place_and_its_first_memory_freed(met
     assert X.is_contiguous()
     assert freed() is None
     torch.testing.assert_close(X, orthogonalize(G, method=method, dtype=torch.float64))
-
-
-@each("method", ALL)
-def test_tall_equals_wide_transposed_and_both_are_contiguous(method):
-    G = draw(3, 8, 24)
-    wide, tall = (orthogonalize(x, method=method, dtype=torch.float64) for x in (G, G.mT))
-    torch.testing.assert_close(tall.mT, wide)
-    assert method == "svd" or (wide.is_contiguous() and tall.is_contiguous())
 
 
 @each("method", ITERATIVE)
@@ -270,33 +242,6 @@ def test_no_magnitude_takes_off_and_ordinary_ones_do_not_matter(method, dtype, s
         assert out.norm() < 1.25 * min(shape) ** 0.5, exponent
         if exponent in known:
             assert out.norm() > 0.9 * usual, exponent
-
-
-@pytest.mark.long
-def test_half_precision_takes_large_flat_spectra() -> None:
-    Q = torch.linalg.qr(draw(1024, 1024)).Q.float()
-    values = torch.linalg.svdvals(orthogonalize(Q, dtype=torch.float16))
-    assert values.min() > 0.75
-    assert values.max() < 1.3
-
-
-def test_rank_deficient_matrices_keep_their_null_space():
-    G = draw(16, 3) @ draw(3, 40, seed=1)
-    out = orthogonalize(G, dtype=torch.float64)
-    values = torch.linalg.svdvals(out)
-    assert ((values[:3] > 0.78) & (values[:3] < 1.22)).all()
-    assert values[3:].max() < 1e-6
-    torch.testing.assert_close(orthogonalize(G, method="svd"), orthogonalize_reference(G, method="svd"))
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 20), st.integers(1, 20), st.sampled_from([1e-12, 1e-5, 1.0, 1e9]), st.integers(0, 99))
-def test_scale_does_not_matter_and_zeros_beside_do_not_either(m, n, scale, seed):
-    G = draw(m, n, seed=seed)
-    stack = torch.stack([G * scale, torch.zeros_like(G)]).float()
-    out = orthogonalize(stack, dtype=torch.float32)
-    torch.testing.assert_close(out[0], orthogonalize(G.float(), dtype=torch.float32), atol=1e-2, rtol=1e-2)
-    assert not out[1].any()
 
 
 @each("method", ALL)
@@ -356,9 +301,9 @@ def test_svd_is_the_polar_factor(shape):
 @each("method", ITERATIVE)
 def test_a_tensor_that_requires_a_gradient_is_orthogonalized_without_one(method):
     G = torch.nn.Parameter(torch.eye(3) + 0.1)
-    found = orthogonalize(G, method=method)
-    assert not found.requires_grad
-    assert torch.equal(found, orthogonalize(G.detach(), method=method))
+    factor = orthogonalize(G, method=method)
+    assert not factor.requires_grad
+    assert torch.equal(factor, orthogonalize(G.detach(), method=method))
 
 
 @each(

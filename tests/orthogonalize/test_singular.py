@@ -20,9 +20,9 @@ EXTREMES = [(torch.float64, 1e160, 1e-9), (torch.float64, 1e-170, 1e-9), (torch.
 def test_they_agree_with_the_svd_to_the_inputs_own_precision(shape, dtype, scale, tolerance):
     G = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype) * scale
     values = torch.linalg.svdvals(G.double())
-    for found, exact in ((nuclear_norm(G), values.sum(-1)), (spectral_norm(G), values.amax(-1))):
-        assert found.dtype == dtype
-        torch.testing.assert_close(found.double(), exact, rtol=tolerance, atol=0)
+    for measured, exact in ((nuclear_norm(G), values.sum(-1)), (spectral_norm(G), values.amax(-1))):
+        assert measured.dtype == dtype
+        torch.testing.assert_close(measured.double(), exact, rtol=tolerance, atol=0)
 
 
 def test_six_digits_where_squaring_hurts_most():

@@ -42,9 +42,9 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_ours_and_subclasses_are_known_at_radius_one(optimizer: torch.optim.Optimizer, geometry: type) -> None:
     with warnings.catch_warnings(action="error"):
-        found = geometry_of(optimizer)
-    assert type(found) is geometry
-    assert found.radius == 1.0
+        inferred = geometry_of(optimizer)
+    assert type(inferred) is geometry
+    assert inferred.radius == 1.0
 
 
 OWN = {
@@ -62,14 +62,14 @@ def test_an_optimizer_with_a_rate_or_schedule_of_its_own_is_named(package: str, 
     for name in OWN[package]:
         opt = getattr(importlib.import_module(package), name)([nn.Parameter(torch.zeros(4, 6))])
         for one in (opt, SimpleNamespace(optimizer=opt)):  # as a trainer wraps it
-            with warnings.catch_warnings(record=True) as said:
+            with warnings.catch_warnings(record=True) as caught_warnings:
                 warnings.simplefilter("always")
                 AdaptiveWarmup(one, 10, **given)
                 AdaptiveWarmup(one, 10, decay="wso", **given)  # as the warning recommends
-            texts = [str(caught.message) for caught in said if "sets its own" in str(caught.message)]
+            texts = [str(caught.message) for caught in caught_warnings if "sets its own" in str(caught.message)]
             assert len(texts) == 1, name
             assert texts[0].startswith(f"{name} sets its own rate or schedule, and AdaptiveWarmup sets a second one")
-            assert {caught.filename for caught in said} == {__file__}
+            assert {caught.filename for caught in caught_warnings} == {__file__}
 
 
 def test_adafactor_without_a_rate_is_refused_and_with_one_sets_none(recwarn: pytest.WarningsRecorder) -> None:
@@ -104,9 +104,9 @@ def tried() -> list[tuple[str, str, bool]]:
                      "MuonKellerJordan", "NorMuon", "DistMuon"],
     }  # fmt: skip
     rows += [[" ".join(f"`{name}`" for name in names), geometry, "no"] for geometry, names in more.items()]
-    found = [(one, g.strip('`"'), warned != "no") for cell, g, warned in rows for one in re.findall("`(.+?)`", cell)]
-    assert len(found) > 40
-    return found
+    inferred = [(one, g.strip('`"'), warned != "no") for cell, g, warned in rows for one in re.findall("`(.+?)`", cell)]
+    assert len(inferred) > 40
+    return inferred
 
 
 # Options without which these do not take a rate, or do not work at all.
@@ -120,25 +120,25 @@ NEEDED = {
 def test_what_the_documentation_says_was_tried(name: str, geometry: str, warned: bool) -> None:
     package, _, cls = name.rpartition(".")
     if package:
-        made = getattr(importlib.import_module(package), cls)
+        optimizer_class = getattr(importlib.import_module(package), cls)
     else:  # not on PyPI, or not for this platform: a stand-in with its name, which is all that counts
-        made = type(cls, (torch.optim.SGD,), {})
+        optimizer_class = type(cls, (torch.optim.SGD,), {})
     params = [nn.Parameter(torch.zeros(4, 6))]
     # Some want to be told which groups are matrices.
-    told = (package == "pytorch_optimizer" and re.search("Muon|SCION", cls)) or cls == "DistributedMuon"
-    groups = [{"params": params, "use_muon": True}] if told else params
-    with warnings.catch_warnings(record=True) as said:
+    marked = (package == "pytorch_optimizer" and re.search("Muon|SCION", cls)) or cls == "DistributedMuon"
+    groups = [{"params": params, "use_muon": True}] if marked else params
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
-        optimizer = made(groups, lr=0.1, **NEEDED.get(name, {}))
-        ours = len(said)
+        optimizer = optimizer_class(groups, lr=0.1, **NEEDED.get(name, {}))
+        ours = len(caught_warnings)
         scheduler = AdaptiveWarmup(optimizer, 10)  # which needs no geometry
-        silent = len(said)
+        silent = len(caught_warnings)
         AdaptiveWarmup.paper(optimizer, 10, target_loss=1.0)
     assert geometry_of(optimizer) == resolve(geometry)
     assert kappa_of(optimizer, resolve(geometry)) == {"spectral": 4, "sign": 24, "frobenius": 1}[geometry]
     assert optimizer.param_groups[0]["lr"] < 0.1  # what the scheduler sets is what the optimizer steps by
-    assert not any("geometry" in str(one.message) for one in said[ours:silent])
-    assert [cls in str(one.message) for one in said[silent:]] == [True] * warned
+    assert not any("geometry" in str(one.message) for one in caught_warnings[ours:silent])
+    assert [cls in str(one.message) for one in caught_warnings[silent:]] == [True] * warned
     assert scheduler.phase == "warmup"
 
 
@@ -146,7 +146,7 @@ def test_second_moments_are_known_by_the_options_of_a_class_never_heard_of() -> 
     class Unheard(torch.optim.Optimizer):
         pass
 
-    for options, taken in (
+    for options, geometry_name in (
         ({"lr": 0.1, "betas": (0.9, 0.99)}, "sign"),
         ({"lr": 0.1, "beta2_decay": -0.8}, "sign"),
         ({"lr": 0.1, "betas": (0.9, 0.0)}, "frobenius"),  # bitsandbytes keeps one moment so
@@ -155,7 +155,7 @@ def test_second_moments_are_known_by_the_options_of_a_class_never_heard_of() -> 
     ):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            assert geometry_of(Unheard(W, options)) == resolve(taken)
+            assert geometry_of(Unheard(W, options)) == resolve(geometry_name)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_geometry_of_ones_own_need_not_be_a_dataclass() -> None:
     assert one == Scaled(1.0)
     assert hash(one) == hash(Scaled(1.0))
     opt, swapped = (
-        LMO([{"params": [nn.Parameter(torch.ones(3, 3))], "geometry": own} for own in both])
+        LMO([{"params": [nn.Parameter(torch.ones(3, 3))], "geometry": geometry_of_group} for geometry_of_group in both])
         for both in ((one, ten), (ten, one))
     )
     assert geometry_of(opt).radius == 1.0

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from autowarm import AdaptiveWarmup, find_rate
+from autowarm import AdaptiveWarmup
 from autowarm.geometry import Sign
 from autowarm.optim import Together
 from autowarm.others import geometry_of
@@ -133,9 +133,9 @@ def train(model: nn.Module, opt: Any, sched: AdaptiveWarmup, updates: int, seed:
 
 
 def rates_of(opt: Any) -> list[float]:
-    found = unwrapped(opt)
-    assert isinstance(found, Rate)
-    return found.rates
+    inner_optimizer = unwrapped(opt)
+    assert isinstance(inner_optimizer, Rate)
+    return inner_optimizer.rates
 
 
 def assert_scheduled(rates: list[float]) -> None:
@@ -198,19 +198,19 @@ class Apart(Optimizer):
 
 
 def test_one_that_copies_its_rates_inside_is_left_as_it_is() -> None:
-    made = type("ZeroRedundancyOptimizer", (Apart,), {})(make_model().parameters(), lr=LR)
-    assert unwrapped(made) is made
+    wrapper = type("ZeroRedundancyOptimizer", (Apart,), {})(make_model().parameters(), lr=LR)
+    assert unwrapped(wrapper) is wrapper
 
 
 class PerTensor(Optimizer):
     """Stands for one optimizer per tensor, each stepped in the backward pass; its groups may be theirs."""
 
-    def __init__(self, model: nn.Module, each: type[Optimizer], own: bool = False) -> None:
+    def __init__(self, model: nn.Module, each: type[Optimizer], shares_groups: bool = False) -> None:
         self.by_tensor = {p: each([p], lr=LR) for p in model.parameters()}
         super().__init__([torch.zeros(1, 1)], {"lr": LR})
         for p in model.parameters():
             p.register_post_accumulate_grad_hook(self._update)
-        if own:
+        if shares_groups:
             self.param_groups = [group for one in self.by_tensor.values() for group in one.param_groups]
 
     def _update(self, p: Any) -> None:
@@ -237,25 +237,22 @@ def test_the_geometry_is_that_of_the_optimizer_inside() -> None:
 # Where a wrapper may keep several.
 CONTAINERS: dict[str, Callable[[list[Optimizer]], Any]] = {
     "list": list,
-    "tuple": tuple,
-    "dictionary": lambda several: dict(enumerate(several)),
     "by tensor": lambda several: {one.param_groups[0]["params"][0]: one for one in several},
-    "pairs": lambda several: [(str(i), one) for i, one in enumerate(several)],
     "nested": lambda several: {"matrices": several[0], "others": {"more": several[1:], "lr": LR}},
-    "set": set,
 }
 
 
 class Several(Optimizer):
     """Steps others, whose groups are its own, or which have groups of its tensors; or stands for them."""
 
-    def __init__(self, model: nn.Module, container: str, relation: str, name: str) -> None:
+    def __init__(self, model: nn.Module, container: str, relation: str) -> None:
         inner = [Rate([p]) for p in model.parameters()]
-        own = {"its own": [group for one in inner for group in one.param_groups], "copies": list(model.parameters())}
-        super().__init__(own.get(relation, [torch.zeros(1)]), {"lr": LR})
+        groups = [group for one in inner for group in one.param_groups]
+        by_relation = {"its own": groups, "copies": [*model.parameters()]}
+        super().__init__(by_relation.get(relation, [torch.zeros(1)]), {"lr": LR})
         if relation == "its own":
-            self.param_groups = own[relation]
-        setattr(self, name, CONTAINERS[container](inner))
+            self.param_groups = by_relation[relation]
+        self._opts = CONTAINERS[container](inner)
         self.each = lambda: inner
 
     def step(self, closure: Any = None) -> None:
@@ -263,12 +260,11 @@ class Several(Optimizer):
             one.step()
 
 
-NAMES = ["optimizers", "_opts"]
 SEVERAL: list[Callable[[nn.Module], Any]] = [
-    *(partial(PerTensor, each=Rate, own=own) for own in (False, True)),
+    *(partial(PerTensor, each=Rate, shares_groups=shares_groups) for shares_groups in (False, True)),
     *(
-        partial(Several, container=container, relation=relation, name=name)
-        for container, relation, name in product(CONTAINERS, ("its own", "stands for them"), NAMES)
+        partial(Several, container=container, relation=relation)
+        for container, relation in product(CONTAINERS, ("its own", "stands for them"))
     ),
 ]
 
@@ -285,26 +281,6 @@ def test_several_step_by_the_rates_of_the_schedule(make: Callable[[nn.Module], A
         assert_scheduled(one.rates)
 
 
-@each("make", SEVERAL)
-def test_a_rate_is_found_for_several(make: Callable[[nn.Module], Any]) -> None:
-    model = make_model()
-    opt = make(model)
-    before = [p.detach().clone() for p in model.parameters()]
-    seen = []
-
-    def closure() -> torch.Tensor:
-        seen.append([one.param_groups[0]["lr"] for one in opt.each()])
-        model.zero_grad()
-        loss = model(torch.ones(4, 6)).square().mean()
-        loss.backward()
-        return loss
-
-    found = find_rate(model, opt, closure, lowest=1e-4, highest=10.0, steps=20)
-    assert seen == [pytest.approx([rate] * 4) for rate in found.rates]
-    assert all(map(torch.equal, before, model.parameters()))
-    assert [group["lr"] for one in opt.each() for group in one.param_groups] == [LR] * 4
-
-
 def split(model: nn.Module) -> Optimizer:
     kinds = zip(model.parameters(), cycle((heavyball.Muon, heavyball.AdamW)), strict=False)
     return heavyball.SplitOpt([{"params": [p], "optimizer": kind, "lr": LR} for p, kind in kinds])
@@ -316,9 +292,9 @@ def split(model: nn.Module) -> Optimizer:
     [
         (lambda model: Apart(model.parameters(), lr=LR),
          "Apart steps by the rates of the AdamW that it keeps as 'hidden'.*opt.*hidden", lambda opt: opt.hidden),
-        *((partial(Several, container=container, relation="copies", name=name),
-           rf"Several steps .* the optimizers \(Rate\) that it keeps as '{name}'.*Together", lambda opt: opt.each())
-          for container in CONTAINERS for name in NAMES),
+        *((partial(Several, container=container, relation="copies"),
+           r"Several steps .* the optimizers \(Rate\) that it keeps as '_opts'.*Together", lambda opt: opt.each())
+          for container in CONTAINERS),
         (split, r"SplitOpt steps by .*\(Muon and AdamW\) that it keeps as 'optim", lambda opt: opt.optimizers),
     ],
 )  # fmt: skip
@@ -328,8 +304,10 @@ def test_a_wrapper_with_groups_apart_is_refused_by_name(
     opt = make(make_model())
     with pytest.raises(ValueError, match=says):
         AdaptiveWarmup(opt, STEPS, **given)
-    found = instead(opt)
-    AdaptiveWarmup(found if isinstance(found, Optimizer) else Together(*found), STEPS, **given)
+    inner_optimizer = instead(opt)
+    AdaptiveWarmup(
+        inner_optimizer if isinstance(inner_optimizer, Optimizer) else Together(*inner_optimizer), STEPS, **given
+    )
 
 
 @each("container", CONTAINERS)

@@ -116,7 +116,7 @@ def test_a_run_with_a_search_in_it_is_the_same_to_the_bit(maker: str, scheduler:
 
 
 # What a closure does wrong in its 21st call, and what is said: each leaves nothing behind.
-STEPS = "the closure steps the optimizer, which find_rate does after it"
+STEPS = "the closure steps the optimizer, which find_rate does"
 WRONG: dict[str, tuple[Callable[[nn.Module, Optimizer], Any], type[BaseException], str]] = {
     "an error": (lambda model, opt: exec("raise ValueError('stop')"), ValueError, "stop"),
     "Ctrl-C": (lambda model, opt: exec("raise KeyboardInterrupt('stop')"), KeyboardInterrupt, "stop"),
@@ -180,7 +180,7 @@ def test_a_scaler_and_what_else_the_closure_changes_are_put_back() -> None:
     assert scaler.state_dict() == was
     assert torch.equal(generator.get_state(), drawn)
     assert all(torch.equal(a, b) for a, b in zip(averaged.values(), average.state_dict().values(), strict=True))
-    with pytest.raises(TypeError, match=r"objects with state_dict and load_state_dict, got list"):
+    with pytest.raises(TypeError, match=r"what has state_dict and load_state_dict, got list"):
         find_rate(model, optimizer, closure, also=[[]])
 
 

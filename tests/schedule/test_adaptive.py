@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,30 +9,7 @@ import pytest
 import torch
 
 from autowarm import AdaptiveWarmup
-from autowarm.schedule.shapes import decay_shape
-from tests.schedule.schedule_runs import PEAK, every_lr, every_mode, falling, made, make_optimizer, run, saved
-
-
-@every_mode
-@pytest.mark.parametrize("order", ["after", "before"])
-@pytest.mark.parametrize("decay", ["cosine", "linear", "wsd", "wso", lambda p: 1 - p**2])
-def test_a_whole_run(make: Callable, order: str, decay: str) -> None:
-    """And one update more, as some loops make it."""
-    T = 200
-    scheduler = make(make_optimizer(), T, decay=decay, final_ratio=0.1)
-    with warnings.catch_warnings(action="error"):  # PyTorch's own, too
-        rates = run(scheduler, falling(), range(T + 1), order)
-    assert rates[0] == pytest.approx(PEAK / scheduler.profile.div, rel=1e-12)
-    assert all(0 < rate <= PEAK for rate in rates)
-    assert scheduler.phase == "decay"
-    switch = scheduler.warmup_steps
-    assert 1 < switch < T
-    # Warm-up rises, decay starts at the peak and is the named shape over exactly what is left.
-    assert rates[:switch] == sorted(rates[:switch])
-    assert rates[switch] == PEAK
-    left = T - switch
-    expected = [PEAK * (0.1 + 0.9 * float(decay_shape(decay)(min(k, left - 1) / left))) for k in range(left + 1)]
-    assert rates[switch:] == pytest.approx(expected)
+from tests.schedule.schedule_runs import PEAK, every_lr, falling, made, make_optimizer, run, saved
 
 
 @pytest.mark.parametrize("recover", [False, True])

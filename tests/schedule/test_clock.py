@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, LinearLR, SequentialLR
 
 from autowarm import AdaptiveWarmup, Lion
-from tests.schedule.schedule_runs import PEAK, every_lr, falling, made, make_optimizer, run
+from tests.schedule.schedule_runs import PEAK, falling, made, make_optimizer, run
 
 OPTIMIZERS: dict[str, Callable] = {
     "Lion": lambda params: Lion(params, lr=PEAK),
@@ -76,42 +76,12 @@ def test_calls_that_find_neither_an_update_nor_a_gradient(options: dict, traced:
     assert (scheduler.get_last_lr()[0] == pytest.approx(PEAK / 10)) == (not counted)
 
 
-@every_lr
-def test_several_updates_between_two_calls_count_each(tensor: bool) -> None:
-    scheduler = made(tensor, 60)
-    for _ in range(20):
-        for _ in range(3):
-            scheduler.optimizer.step()
-        scheduler.step(5.0)
-    assert (scheduler.last_epoch, scheduler.warmup_steps, scheduler.phase) == (60, 30, "decay")
-    assert float(scheduler.get_last_lr()[0]) < 0.01 * PEAK
-
-
 def test_another_optimizer_in_the_schedulers_place_is_refused() -> None:
     scheduler = AdaptiveWarmup(make_optimizer(), 60)
     run(scheduler, falling(), range(10))
     scheduler.optimizer = make_optimizer()
     with pytest.raises(ValueError, match="the scheduler's Lion was replaced by another Lion: make a new scheduler"):
         scheduler.step(5.0)
-
-
-def test_an_update_inside_the_backward_pass_is_seen() -> None:
-    from autowarm.optim import Together
-
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
-    each = {p: Lion([p], lr=PEAK) for p in model.parameters()}
-    for p, opt in each.items():
-        p.register_post_accumulate_grad_hook(lambda p, opt=opt: opt.step())
-    scheduler = AdaptiveWarmup(Together(*each.values()), 30)
-    with warnings.catch_warnings(action="error"):
-        for _ in range(30):
-            x = torch.randn(16, 4)
-            loss = (model(x) - x).square().mean()
-            model.zero_grad()
-            loss.backward()
-            scheduler.step(loss)
-    assert (scheduler.last_epoch, scheduler.phase) == (30, "decay")
 
 
 @pytest.mark.parametrize("tensor", [False, True])

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
+from autowarm import AdaptiveWarmup, Lion
 from tests.schedule.schedule_runs import PEAK, every_lr, falling, group, made, make_optimizer, rate, saved
 
 
@@ -24,36 +24,6 @@ def train(scheduler: AdaptiveWarmup, first: int, last: int) -> list[list[float]]
         rates.append([float(group["lr"]) for group in scheduler.optimizer.param_groups])
         scheduler.step(falling()(t))
     return rates
-
-
-@every_lr
-@pytest.mark.parametrize("at", [1, 9, 40])
-def test_resumed_a_group_without_a_warmup_is_still_one(tensor: bool, at: int) -> None:
-    def make(**options) -> AdaptiveWarmup:
-        return AdaptiveWarmup(Lion([group(tensor), group(tensor, **options)]), 60)
-
-    straight = train(make(warmup=False), 0, 60)
-    first, second = make(warmup=False), make()  # the state knows it, whatever the group says
-    head = train(first, 0, at)
-    second.load_state_dict(saved(first))
-    assert head + train(second, at, 60) == straight
-
-
-@pytest.mark.parametrize("make", [Muon, Lion, SignSGD, NormSGD, torch.optim.SGD], ids=lambda make: make.__name__)
-def test_every_optimizer_takes_such_groups(make: Callable) -> None:
-    opt = make([group(), group(False, warmup=False)], lr=PEAK)
-    AdaptiveWarmup(opt, 10, calibration="frobenius")
-    assert [g["lr"] for g in opt.param_groups] == [PEAK / 10, PEAK]
-
-
-@every_lr
-def test_a_group_added_on_the_way_takes_the_common_share_from_its_first_update(tensor: bool) -> None:
-    scheduler = AdaptiveWarmup(Lion([group(tensor)]), 60)
-    train(scheduler, 0, 7)
-    scheduler.optimizer.add_param_group(group(tensor, PEAK / 5))
-    rates = train(scheduler, 7, 60)
-    assert [b for _, b in rates] == pytest.approx([a / 5 for a, _ in rates])
-    assert len(scheduler.get_last_lr()) == len(scheduler.base_lrs) == 2
 
 
 @every_lr
@@ -136,18 +106,6 @@ def test_groups_that_go_or_move_keep_their_rates(move: str, tensor: bool) -> Non
         if g["params"]:
             assert float(g["lr"]) == first[id(g["params"][0])]
             assert peak == float(g["initial_lr"])
-
-
-@every_lr
-def test_a_frozen_group_stays_frozen(tensor: bool) -> None:
-    opt = torch.optim.SGD([group(tensor, 0.0), group(tensor)], lr=PEAK)
-    scheduler = AdaptiveWarmup(opt, 40, calibration="sign")
-    rates = train(scheduler, 0, 40)
-    assert {a for a, _ in rates} == {0.0}
-    assert max(b for _, b in rates) == PEAK
-    other = AdaptiveWarmup(torch.optim.SGD([group(tensor, 0.0), group(tensor)], lr=PEAK), 40, calibration="sign")
-    other.load_state_dict(saved(scheduler))
-    assert saved(other) == saved(scheduler)
 
 
 @every_lr
@@ -262,7 +220,7 @@ def test_a_second_schedule_takes_the_rate_set_by_hand_or_says_which_it_took(
     if by_hand is not None:
         opt.param_groups[0]["lr"] = rate(tensor, by_hand)
     known = before is ours_before
-    scheduler = AdaptiveWarmup(opt, 60, trained=False)
+    scheduler = AdaptiveWarmup(opt, 60, trained=False, peak_limit=None)  # which weights that began at 0 do not bear
     with warnings.catch_warnings(record=True, action="always") as said:
         rates = [a for (a,) in train(scheduler, 0, 60)]
     peak = by_hand if known and by_hand else PEAK

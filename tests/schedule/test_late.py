@@ -54,17 +54,3 @@ def test_broken_losses_are_told_and_end_the_run_four_updates_later() -> None:
         with pytest.raises(RuntimeError, match="not finite 3 times in a row"):
             run(scheduler, lambda t: math.nan, range(3))
     assert scheduler._state.updates == 17
-
-
-def test_micro_batches_and_skipped_updates() -> None:
-    scheduler, plain = made(), made()
-    for t in range(50):
-        for one in (scheduler, plain):
-            if t != 20:
-                one.optimizer.step()
-        scheduler.observe(falling()(t) - 1, weight=1)
-        scheduler.observe(falling()(t) + 1, weight=1)
-        scheduler.step()
-        plain.step(falling()(t))
-    assert scheduler.last_epoch == plain.last_epoch == 49
-    assert scheduler.get_last_lr() == pytest.approx(plain.get_last_lr(), rel=1e-12)

@@ -83,10 +83,10 @@ def damaged(path: str, value: object) -> dict:
 
 
 DAMAGES: list[tuple[str, object]] = [
-    ("groups", []), ("last_epoch", 6), ("pending", [[1.0, 1.0]]), ("said", ["overrun"]),
-    ("settings.div", 9.0), ("clock.made", 1), ("state.share", 0.5), ("state.ended_by", "loss"), ("state.average", 3.0),
-    ("state.ramp", [0, 0.1, 51.0]), ("state.opening", KeyError), ("recovery", 1), ("checksum", None),
-    ("checksum", KeyError),
+    ("groups", []), ("last_epoch", 6), ("pending", [[1.0, 1.0]]), ("warned", ["overrun"]),
+    ("settings.div", 9.0), ("clock.updates", 1), ("state.share", 0.5), ("state.ended_by", "loss"),
+    ("state.average", 3.0), ("state.ramp", [0, 0.1, 51.0]), ("state.opening", KeyError), ("recovery", 1),
+    ("checksum", None), ("checksum", KeyError),
 ]  # fmt: skip
 VERSIONS = (None, 1, STATE_VERSION - 1, STATE_VERSION + 1)
 PYTORCHS = (torch.optim.lr_scheduler.CosineAnnealingLR, torch.optim.lr_scheduler.StepLR, lambda opt, _: opt)

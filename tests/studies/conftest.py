@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from studies import measures
 from studies.rows import PlannedRow, Rows
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -10,7 +11,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def stored(name: str) -> Rows:
     """The rows of a study that was made."""
-    return Rows.load(DOCS / "data" / "studies" / f"{name}.jsonl")
+    return measures.stored(DOCS / "data", name)
 
 
 def row_of(run: PlannedRow, loss: float | None, **more: Any) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 import pytest
 
+from autowarm.lab.paper.published import Published, points
 from studies import published
-from studies.published import Published, cost, length, model, needed, points, rule
+from studies.published import cost, length, model, needed, rule
 
 HAND, ADAPTIVE = points()
 

@@ -9,13 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autowarm.geometry import Frobenius, Sign, Spectral
-from autowarm.theory import (
-    LINEAR,
-    CompositeProblem,
-    barrier,
-    catalogue,
-    regression_family,
-)
+from autowarm.theory import LINEAR, CompositeProblem, barrier, catalogue, regression_family
 from tests.theory.pairs import largest_smoothness_ratio
 from tests.theory.theory_strategies import domain_radius, families, gaps, generator, problems, seeds
 
@@ -54,25 +48,6 @@ def test_outer_functions_and_their_constants(outer, phi, top):
             curvature = mpmath.diff(phi, q) + 2 * q * mpmath.diff(phi, q, 2)
             assert curvature <= outer.K(float(phi(q))) * (1 + 1e-9)
         assert float(mpmath.diff(phi, 0)) == pytest.approx(outer.K.K0)  # sharp at the minimum
-
-
-@pytest.mark.parametrize("power", [2.0, 2.7, 6.0])
-def test_barrier_constants_are_sharp_at_the_edge(power):
-    with mpmath.workdps(60):
-        phi = lambda q: (1 - q) ** mpmath.mpf(-power) - 1  # noqa: E731
-        q = 1 - mpmath.mpf(10) ** -12
-        curvature = mpmath.diff(phi, q, h=mpmath.mpf(10) ** -30) + 2 * q * mpmath.diff(
-            phi, q, 2, h=mpmath.mpf(10) ** -30
-        )
-        assert float(curvature) / barrier(power).K(float(phi(q))) == pytest.approx(1, rel=1e-2)
-
-
-def test_barrier_constants_by_hand():
-    # v = 1/(1−q)ᵖ − 1. p = 1: Φ′ + 2qΦ″ = 4(1+v)³ − 3(1+v)² = 1 + 6v + 9v² + 4v³, and 2v² ≤ v + v³.
-    # p = 2: 12(1+v)² − 10(1+v)^{3/2} ≤ 12(1 + 2v + v²) − 10(1 + 3v/2).
-    for p, constants in ((1.0, (3.0, 1.0, 18.0, 8.0)), (2.0, (2.0, 2.0, 9.0, 12.0))):
-        K = barrier(p).K
-        assert (K.rho, K.K0, K.K1, K.K_rho) == constants
 
 
 @given(p=st.floats(0.01, 10.0), gap=st.floats(-9, 9).map(lambda exponent: 10.0**exponent))

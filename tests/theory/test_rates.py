@@ -67,11 +67,7 @@ def test_bounds_at_every_horizon(curvatures, D):
     for T in range(1, len(curvatures) + 1):
         total = math.fsum(curvatures[:T])
         squares = math.fsum(k**2 for k in curvatures[:T])
-        expected = [
-            2 * D**2 * total / T**2,
-            16 * D**2 * total / T**2,
-            D**2 * math.sqrt(squares) / T,
-        ]
+        expected = [2 * D**2 * total / T**2, 16 * D**2 * total / T**2, D**2 * math.sqrt(squares) / T]
         assert [bound[T - 1] for bound in bounds] == pytest.approx(expected)
 
 

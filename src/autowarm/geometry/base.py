@@ -26,8 +26,11 @@ RADIUS_RULES: dict[RadiusRule, Callable[[int, int], float]] = {
 Locality = Literal["entry", "row", "column", "matrix", "tensor"]
 """What of a tensor one entry of the oracle depends on; a matrix is one of a stack (…, m, n)."""
 
-Total = Callable[[Tensor], Tensor]
-"""Adds up numbers over the ranks that hold the other pieces of a tensor."""
+Total = Callable[[Tensor], Tensor] | None
+"""Adds up numbers over the ranks that hold the other pieces of a tensor; None if there are none."""
+
+Tensors = list[Tensor]
+Radii = float | list[float]
 
 # The dimensions along which a tensor with this many has one entry, row, column, matrix or tensor.
 DIMENSIONS: Mapping[Locality, Callable[[int], range]] = {
@@ -157,7 +160,7 @@ class Geometry(ABC):
             return RADIUS_RULES[self.radius](max(1, rows), max(1, columns))  # an empty matrix has a radius, too
         return float(self.radius)
 
-    def radii(self, shapes: Sequence[torch.Size]) -> float | list[float]:
+    def radii(self, shapes: Sequence[torch.Size]) -> Radii:
         """Return R for tensors of these shapes: one number if it is the same for all, otherwise a list."""
         radii = [self.radius_of(shape) for shape in shapes]
         return radii[0] if len({*radii}) == 1 else radii
@@ -195,14 +198,7 @@ class Geometry(ABC):
         return DIMENSIONS[self.locality](ndim)
 
     def step_(
-        self,
-        xs: list[Tensor],
-        directions: list[Tensor],
-        rate: Rate,
-        radii: float | list[float],
-        *,
-        owned: bool = False,
-        total: Total | None = None,
+        self, xs: Tensors, directions: Tensors, rate: Rate, radii: Radii, *, owned: bool = False, total: Total = None
     ) -> None:
         """x ← keep·x + lr·LMO(direction) for tensors on one device, in place.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..orthogonalize import HALVES, least_norm
-from .base import DIMENSIONS, Geometry, Locality, Total, check_stacked
+from .base import DIMENSIONS, Geometry, Locality, Radii, Tensors, Total, check_stacked
 from .rate import Rate, negated
 
 
@@ -42,7 +42,7 @@ class Euclidean(Geometry):
             return x.abs().to(dtype or x.dtype)
         return torch.linalg.vector_norm(x, dim=dims, keepdim=True, dtype=dtype)
 
-    def _norms_each(self, gs: list[Tensor], total: Total | None) -> list[Tensor]:
+    def _norms_each(self, gs: list[Tensor], total: Total) -> list[Tensor]:
         if self._group == "tensor" and not any(g.dtype in HALVES for g in gs):
             norms = list(torch._foreach_norm(gs))
         else:
@@ -54,14 +54,7 @@ class Euclidean(Geometry):
         return [piece.view(norm.shape) for piece, norm in zip(pieces, norms, strict=True)]
 
     def step_(
-        self,
-        xs: list[Tensor],
-        directions: list[Tensor],
-        rate: Rate,
-        radii: float | list[float],
-        *,
-        owned: bool = False,
-        total: Total | None = None,
+        self, xs: Tensors, directions: Tensors, rate: Rate, radii: Radii, *, owned: bool = False, total: Total = None
     ) -> None:
         norms = self._norms_each(directions, total)
         if any(norm.dtype != g.dtype for norm, g in zip(norms, directions, strict=True)):
@@ -157,14 +150,7 @@ class Sign(Euclidean):
         return -g.sign()
 
     def step_(
-        self,
-        xs: list[Tensor],
-        directions: list[Tensor],
-        rate: Rate,
-        radii: float | list[float],
-        *,
-        owned: bool = False,
-        total: Total | None = None,
+        self, xs: Tensors, directions: Tensors, rate: Rate, radii: Radii, *, owned: bool = False, total: Total = None
     ) -> None:
         if owned:
             torch._foreach_sign_(directions)

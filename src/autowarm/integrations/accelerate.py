@@ -87,10 +87,10 @@ class WarmupScheduler(AdaptiveWarmup):
             self.observe(loss, weight)
         if not self._accelerator.sync_gradients:
             return
-        made = self.last_epoch
+        updates = self.last_epoch
         super().step()
         if line := self._end_of_warmup(self):
             self._accelerator.print(line)
         # A skipped update does not count, so the previous one would be logged twice.
-        if self._log_every is not None and self.last_epoch > made and self.last_epoch % self._log_every == 0:
+        if self._log_every is not None and self.last_epoch > updates and self.last_epoch % self._log_every == 0:
             self._accelerator.log(loggable_metrics(self), step=self.last_epoch)

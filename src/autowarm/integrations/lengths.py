@@ -9,10 +9,10 @@ from ..schedule.shapes import is_flat
 
 def warn_at_start(scheduler: AdaptiveWarmup, left: float, why: str = "") -> None:
     """Warn if a trainer has more or fewer updates left than its schedule. Infinity: nobody knows how many."""
-    total, made = scheduler.total_steps, scheduler.last_epoch
-    if total is None or math.isinf(left) or _alike(int(left), total - made, total):
+    total, updates = scheduler.total_steps, scheduler.last_epoch
+    if total is None or math.isinf(left) or _alike(int(left), total - updates, total):
         return
-    planned = total - made
+    planned = total - updates
     happens = (
         "it will stop before the rate has decayed"
         if left < planned
@@ -21,23 +21,23 @@ def warn_at_start(scheduler: AdaptiveWarmup, left: float, why: str = "") -> None
     warnings.warn(
         f"the trainer will make {int(left)} more updates, but {planned} are left of the schedule's "
         f"total_steps={total}, so {happens}{why}. Make the schedule as long as the run, or call its "
-        f"extend({made + int(left)}) before training",
+        f"extend({updates + int(left)}) before training",
         stacklevel=3,
     )
 
 
 def warn_at_end(scheduler: AdaptiveWarmup) -> None:
     """Warn if a trainer's run has ended before its schedule, or after it."""
-    total, made = scheduler.total_steps, scheduler.last_epoch
-    if total is None or _alike(made, total, total):
+    total, updates = scheduler.total_steps, scheduler.last_epoch
+    if total is None or _alike(updates, total, total):
         return
     # Once it has warmed up, a flat schedule may end at any time.
-    if made < total and scheduler.phase == "decay" and is_flat(scheduler._plan.decay):
+    if updates < total and scheduler.phase == "decay" and is_flat(scheduler._plan.decay):
         return
     share = f"{scheduler.metrics()['share']:.0%}".replace("%", " %")
-    over = f", the last {made - total} of them at this rate" if made > total else ""
+    over = f", the last {updates - total} of them at this rate" if updates > total else ""
     warnings.warn(
-        f"the run ended at {share} of the peak rate after {made} of total_steps={total} updates{over}. To train "
+        f"the run ended at {share} of the peak rate after {updates} of total_steps={total} updates{over}. To train "
         "on, call the schedule's extend(total_steps); to stop early, call its decay_now(steps) first",
         stacklevel=3,
     )

@@ -28,16 +28,13 @@ class EndOfWarmup:
     """Says once that a schedule's warm-up has ended, and nothing of one that ended in an earlier process."""
 
     def __init__(self) -> None:
-        self._warming: set[int] = set()
+        self._warming = False
 
     def __call__(self, scheduler: AdaptiveWarmup) -> str | None:
         """The line, at the first call after the end; to be called at every update."""
-        if scheduler.phase == "warmup":
-            self._warming.add(id(scheduler))
+        before, self._warming = self._warming, scheduler.phase == "warmup"
+        if self._warming or not before:
             return None
-        if id(scheduler) not in self._warming:
-            return None
-        self._warming.remove(id(scheduler))
         state = scheduler._state
         of = "" if state.total_steps is None else f" of {state.total_steps}"
         why = {"loss": "the loss", "clock": "the time limit"}.get(str(state.ended_by), str(state.ended_by))

@@ -39,7 +39,7 @@ except ImportError as missing:
         f"this plug-in needs transformers {_OLDEST} or later: {install('transformers')} ({missing})"
     ) from missing
 
-__all__ = ["AdaptiveWarmupMixin", "WarmupCallback", "WarmupTrainer", "optimizer_by_name"]
+__all__ = ["AdaptiveWarmupMixin", "WarmupCallback", "WarmupTrainer"]
 
 _SHOWN = ("autowarm/phase", "autowarm/share", "autowarm/warmup_end")  # where a trainer prints its logs
 _OPTIMIZERS = {"muon": Muon, "lion": Lion, "signsgd": SignSGD, "normsgd": NormSGD}
@@ -107,7 +107,7 @@ class WarmupCallback(TrainerCallback):
     def _wrap(self, trainer: Any) -> None:
         training_step, log = trainer.training_step, trainer.log
 
-        def training_step_with_loss_kept(*args: Any, **kwargs: Any) -> Tensor:
+        def training_step_with_loss_recorded(*args: Any, **kwargs: Any) -> Tensor:
             loss: Tensor = training_step(*args, **kwargs)
             self._losses.append(loss.detach())
             return loss
@@ -117,7 +117,7 @@ class WarmupCallback(TrainerCallback):
                 logs = logs | loggable_metrics(trainer.lr_scheduler)
             log(logs, *args, **kwargs)
 
-        trainer.training_step, trainer.log = training_step_with_loss_kept, log_with_metrics
+        trainer.training_step, trainer.log = training_step_with_loss_recorded, log_with_metrics
         for one in trainer.callback_handler.callbacks:
             if isinstance(one, PrinterCallback | ProgressCallback):
                 vars(one)["on_log"] = _brief(one.on_log)
@@ -190,11 +190,14 @@ class AdaptiveWarmupMixin:
     that the trials of ``hyperparameter_search`` train with the rates that they try.
 
     Args:
-        optim: the name of one of our optimizers, see `optimizer_by_name`; None to use ``args.optim`` or ``optimizers``.
+        optim: "muon" (matrices; AdamW for the rest), "lion", "signsgd" or "normsgd", with the ``learning_rate`` and
+            ``weight_decay`` of ``args``, and further options in its ``optim_args``, written as in a call:
+            ``"momentum=0.9, method='newton-schulz'"``. None to use ``args.optim`` or ``optimizers``.
         warmup: options of `AdaptiveWarmup`, such as ``{"target_loss": 3.0, "decay": "wsd"}``.
 
     Raises:
-        ValueError: ``optim`` is unknown, or it or ``warmup`` is given together with ``optimizers``.
+        ValueError: ``optim`` is unknown, it or ``warmup`` is given together with ``optimizers``, or ``optim_args`` is
+            no list of ``name=value``.
         TypeError: ``warmup`` is no mapping.
     """
 
@@ -215,32 +218,29 @@ class AdaptiveWarmupMixin:
         if optim is not None:
             if trainer.optimizer is not None or trainer.optimizer_cls_and_kwargs is not None:
                 raise ValueError(f"optim={optim!r} and an optimizer were given: give one of them")
-            trainer.optimizer_cls_and_kwargs = optimizer_by_name(optim, trainer.args)
+            trainer.optimizer_cls_and_kwargs = _optimizer_by_name(optim, trainer.args)
         self._optim = optim
-        self._said: set[str] = set()
-        _warn_of_replaced_settings(trainer.args, self._said)
+        self._warned: set[str] = set()
+        _warn_of_replaced_settings(trainer.args, self._warned)
         trainer.add_callback(WarmupCallback(trainer))
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
         """Build the optimizer from ``args`` as they are now: a search for hyper-parameters changes them."""
         trainer: Any = self
         if self._optim is not None and trainer.optimizer is None:
-            trainer.optimizer_cls_and_kwargs = optimizer_by_name(self._optim, trainer.args)
+            trainer.optimizer_cls_and_kwargs = _optimizer_by_name(self._optim, trainer.args)
         return super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
         """Create an `AdaptiveWarmup` over the whole run, unless a scheduler was given."""
         trainer: Any = self
         if trainer.lr_scheduler is None:
-            _warn_of_replaced_settings(trainer.args, self._said)  # of a search over one of them
-            made_on = optimizer or trainer.optimizer
+            _warn_of_replaced_settings(trainer.args, self._warned)  # of a search over one of them
             options = dict(self._warmup)
-            its_own_loss = (
-                type(trainer).compute_loss is not Trainer.compute_loss or trainer.compute_loss_func is not None
-            )
-            if "chance_loss" not in options and not its_own_loss:
+            usual_loss = type(trainer).compute_loss is Trainer.compute_loss and trainer.compute_loss_func is None
+            if "chance_loss" not in options and usual_loss:
                 options["chance_loss"] = _chance_loss(trainer.accelerator.unwrap_model(trainer.model))
-            trainer.lr_scheduler = AdaptiveWarmup(made_on, num_training_steps, **options)
+            trainer.lr_scheduler = AdaptiveWarmup(optimizer or trainer.optimizer, num_training_steps, **options)
             trainer._created_lr_scheduler = True
         return trainer.lr_scheduler
 
@@ -272,38 +272,18 @@ def _chance_loss(model: Any) -> float | None:
     return math.log(model.config.get_text_config().vocab_size)
 
 
-def _warn_of_replaced_settings(args: Any, said: set[str]) -> None:
+def _warn_of_replaced_settings(args: Any, warned: set[str]) -> None:
     for field in dataclasses.fields(args):
         name, value = field.name, getattr(args, field.name)
         # A setting at its default looks the same as one not given, so Trainer's own "linear" causes no warning.
-        if name in _REPLACED and name not in said and value and value != field.default:
-            said.add(name)
+        if name in _REPLACED and name not in warned and value and value != field.default:
+            warned.add(name)
             shown = getattr(value, "value", value)  # an enumeration's member, by its command-line name
             warnings.warn(f"{name}={shown!r} is not used: {_REPLACED[name]}", stacklevel=frames_of_ours())
 
 
-def optimizer_by_name(name: str, args: Any) -> tuple[Callable[[], Callable[..., Optimizer]], dict[str, Any]]:
-    """Return one of our optimizers for ``Trainer(..., optimizer_cls_and_kwargs=optimizer_by_name(…))``.
-
-    It reads ``args`` once, as such a pair must. For ``hyperparameter_search``, which changes them at each trial, use
-    `WarmupTrainer`.
-
-    Args:
-        name: "muon" (matrices; AdamW for the rest), "lion", "signsgd" or "normsgd".
-        args: `TrainingArguments`, which provide ``learning_rate`` and ``weight_decay``. Give further options in
-            ``optim_args``, written as in a call: ``"momentum=0.9, method='newton-schulz'"``.
-
-    Raises:
-        ValueError: the name is unknown, or ``optim_args`` is not a list of ``name=value``.
-
-    Example:
-        >>> from transformers import TrainingArguments
-        >>> from autowarm.integrations.transformers import optimizer_by_name
-        >>> args = TrainingArguments("/tmp/out", learning_rate=0.01, optim_args="momentum=0.9", use_cpu=True)
-        >>> make, options = optimizer_by_name("muon", args)
-        >>> options
-        {'lr': 0.01, 'weight_decay': 0.0, 'momentum': 0.9}
-    """
+def _optimizer_by_name(name: str, args: Any) -> tuple[Callable[[], Callable[..., Optimizer]], dict[str, Any]]:
+    """One of our optimizers as Trainer's ``optimizer_cls_and_kwargs``, from its rate, decay and ``optim_args``."""
     key = name.lower()
     if key not in _OPTIMIZERS:
         near = difflib.get_close_matches(key, _OPTIMIZERS, n=1)

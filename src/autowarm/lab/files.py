@@ -6,6 +6,7 @@ touched. Checkpoints are such folders, too.
 """
 
 import hashlib
+import io
 import itertools
 import json
 import os
@@ -27,9 +28,7 @@ _NAMED = 5  # files of someone else's that an error lists
 
 def sha256(data: bytes | Path) -> str:
     """Hex digest of some bytes, or of a file read in pieces."""
-    if isinstance(data, bytes):
-        return hashlib.sha256(data).hexdigest()
-    with open(data, "rb") as file:
+    with io.BytesIO(data) if isinstance(data, bytes) else open(data, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -103,15 +102,14 @@ def claim(folder: Path) -> None:
     except FileExistsError:
         what = "a link to nothing" if folder.is_symlink() else "a file"
         raise LabError(f"{folder} is {what}, and a folder is needed: choose another, such as {free(folder)}") from None
-    there = sorted(path.name for path in folder.iterdir())
-    if MARKER in there:
+    files = sorted(path.name for path in folder.iterdir())
+    if MARKER in files:
         return
-    if there:
-        names = ", ".join(there[:_NAMED]) + (f" and {more} more" if (more := len(there) - _NAMED) > 0 else "")
-        raise LabError(
-            f"{folder} is not autowarm's, so nothing in it was touched: it holds {names}, and no {MARKER}. Choose "
-            f"another folder, such as {free(folder)}; if autowarm made these files, create an empty {folder / MARKER}"
-        )
+    if files:
+        names = ", ".join(files[:_NAMED]) + (f" and {more} more" if (more := len(files) - _NAMED) > 0 else "")
+        how = f"another folder, such as {free(folder)}; if autowarm made these files, create an empty {folder / MARKER}"
+        raise LabError(f"{folder} is not autowarm's, so nothing in it was touched: it holds {names}, and no {MARKER}. "
+                       f"Choose {how}")  # fmt: skip
     (folder / MARKER).write_text(_ABOUT)
 
 

@@ -13,14 +13,14 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
 _SERVER = "autowarm.lab.execution.server"
-_GROUPS, _OWN, _MEMORY = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")  # of cgroup v2
+_GROUPS, _GROUP, _MEMORY = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")  # of cgroup v2
 _OF_A_WORKER = 400 << 20  # bytes for a small run; one with a large network has `--workers` set
 LOST = BrokenProcessPool, EOFError, ConnectionError  # a process died, or the server from which it was to come
 
@@ -35,11 +35,12 @@ def gpus() -> list[str]:
     return [str(index) for index in range(torch.cuda.device_count())]
 
 
-def room(groups: Path = _GROUPS, own: Path = _OWN, meminfo: Path = _MEMORY) -> int:
+def room(groups: Path = _GROUPS, group_of_this: Path = _GROUP, meminfo: Path = _MEMORY) -> int:
     """The number of single-threaded workers that the cores, the memory and a container's quotas of both allow."""
     cores: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     free: float = _number(meminfo, "MemAvailable:") * 1024
-    for group in _groups(groups, own):
+    place = groups / next((line[4:] for line in _lines(group_of_this) if line.startswith("0::/")), "none")
+    for group in (place, *(group for group in place.parents if group.is_relative_to(groups))):  # each may have a limit
         with suppress(OSError, ValueError):
             quota, period = (group / "cpu.max").read_text().split()
             cores = min(cores, math.inf if quota == "max" else int(quota) / int(period))
@@ -49,21 +50,15 @@ def room(groups: Path = _GROUPS, own: Path = _OWN, meminfo: Path = _MEMORY) -> i
     return max(1, int(min(cores, free // _OF_A_WORKER)))
 
 
-def _groups(groups: Path, own: Path) -> list[Path]:
-    """This process's group and those around it, each of which may have a limit."""
+def _lines(file: Path) -> list[str]:
     with suppress(OSError):
-        for place in (groups / line[4:] for line in own.read_text().splitlines() if line.startswith("0::/")):
-            return [place, *(group for group in place.parents if group.is_relative_to(groups))]
+        return file.read_text().splitlines()
     return []
 
 
 def _number(file: Path, name: str, otherwise: float = math.inf) -> float:
     """The number after a name in a file of such lines."""
-    with suppress(OSError):
-        for line in file.read_text().splitlines():
-            if line.startswith(name):
-                return int(line.split()[1])
-    return otherwise
+    return next((int(line.split()[1]) for line in _lines(file) if line.startswith(name)), otherwise)
 
 
 def context(loads: Sequence[str] = ()) -> BaseContext:
@@ -72,33 +67,46 @@ def context(loads: Sequence[str] = ()) -> BaseContext:
     The server starts with the first process and ends with this one. With a GPU, which a fork cannot use if importing
     has, and on systems whose libraries break in a fork, processes are spawned instead and load everything themselves.
     """
-    given = os.environ.get("PYTHONWARNINGS")
-    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (given, "ignore:resource_tracker")))
+    before = os.environ.get("PYTHONWARNINGS", "")
+    os.environ["PYTHONWARNINGS"] = f"{before},ignore:resource_tracker".lstrip(",")
     try:  # Python's tracker of semaphores would say on stderr that it removes those of a worker that was killed
         resource_tracker.ensure_running()
     finally:
-        os.environ.pop("PYTHONWARNINGS")
-        if given is not None:
-            os.environ["PYTHONWARNINGS"] = given
+        os.environ["PYTHONWARNINGS"] = before
     if gpus() or sys.platform != "linux":
         return multiprocessing.get_context("spawn")
-    forkserver = multiprocessing.get_context("forkserver")
     forkserver.set_forkserver_preload([_SERVER, *loads])
-    return forkserver
+    return multiprocessing.get_context("forkserver")
 
 
 @contextmanager
-def starting() -> Iterator[None]:
-    """Submit to a pool within this context: its processes do not import the caller's script, which needs no guard."""
+def starting(new: BaseContext) -> Iterator[None]:
+    """Submit to a pool within this context: its processes do not import the caller's script, which needs no guard.
+
+    They begin with SIGINT blocked, until `leave_ctrl_c_to_parent`: a terminal sends it to all of them, and it would end
+    those whose Python still starts. In this process one that comes meanwhile waits.
+    """
     main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
+        if new.get_start_method() == "forkserver":
+            forkserver.ensure_running()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # a fork waits for what the server loads, for seconds
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         sys.modules["__main__"] = main
 
 
+def leave_ctrl_c_to_parent() -> None:
+    """In a new process: ignore SIGINT, which the parent alone handles."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
 def follow_parent() -> None:
-    """In a new process: exit when the parent dies, which cannot stop it once it is killed."""
+    """In a new process: leave Ctrl-C to the parent, and exit when that dies, which cannot stop it once it is killed."""
+    leave_ctrl_c_to_parent()
     gc.freeze()  # a walk through what is loaded would copy the memory that forks share
     if (parent := multiprocessing.parent_process()) is not None:
 
@@ -110,15 +118,11 @@ def follow_parent() -> None:
 
 
 class Interrupted(Exception):
-    """The run was asked to stop. Its checkpoint holds its progress.
-
-    Attributes:
-        signal: the signal that asked, for the exit status 128 + signal; SIGINT if the caller asked.
-    """
+    """The run was asked to stop. Its checkpoint holds its progress."""
 
     def __init__(self, message: str, number: int = signal.SIGINT) -> None:
         super().__init__(message)
-        self.signal = number
+        self.signal = number  # for the exit status 128 + signal; SIGINT if the caller asked
 
 
 class Stop:
@@ -127,13 +131,10 @@ class Stop:
     Inside `gently`, the first signal is acknowledged at once and kept for the loop, which saves a checkpoint and stops
     at the next step. Elsewhere it ends the program with `Interrupted`; nothing is lost, because files are replaced
     whole. A second one does what it does without this class, except in ranks of `torchrun`, which repeats signals.
-
-    Attributes:
-        asked: the signal that came, or None.
     """
 
     def __init__(self) -> None:
-        self.asked: int | None = None
+        self.asked: int | None = None  # the signal that came
         self._gentle = False
         self._before: dict[int, Any] = {}
 

@@ -49,15 +49,15 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     ),
 }  # fmt: skip
 
-_HERE = "autowarm.lab.training.schedules"
+_PLACE = "autowarm.lab.training.schedules"
 SCHEDULES: Mapping[str, Schedule] = {
-    "adaptive": Schedule(f"{_HERE}:adaptive", ours=True, watches=True),
-    "paper": Schedule(f"{_HERE}:paper", ours=True, watches=True, needs_target=True),
-    "linear": Schedule(f"{_HERE}:linear", by_hand=True),
-    "untuned": Schedule(f"{_HERE}:untuned"),
-    "constant": Schedule(f"{_HERE}:constant"),
-    "greedy": Schedule(f"{_HERE}:greedy", watches=True),
-    "wsd": Schedule(f"{_HERE}:wsd"),
+    "adaptive": Schedule(f"{_PLACE}:adaptive", ours=True, watches=True),
+    "paper": Schedule(f"{_PLACE}:paper", ours=True, watches=True, needs_target=True),
+    "linear": Schedule(f"{_PLACE}:linear", by_hand=True),
+    "untuned": Schedule(f"{_PLACE}:untuned"),
+    "constant": Schedule(f"{_PLACE}:constant"),
+    "greedy": Schedule(f"{_PLACE}:greedy", watches=True),
+    "wsd": Schedule(f"{_PLACE}:wsd"),
 }  # fmt: skip
 
 

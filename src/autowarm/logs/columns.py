@@ -24,10 +24,8 @@ class Column(NamedTuple):
 
     def within(self, rows: NDArray[np.int64]) -> "Column":
         """Only the cells in these rows."""
-        wanted = np.isin(self.rows, rows)
-        return (
-            self if wanted.all() else Column(self.rows[wanted], [self.values[int(i)] for i in np.flatnonzero(wanted)])
-        )
+        wanted = np.flatnonzero(np.isin(self.rows, rows))
+        return Column(self.rows[wanted], [self.values[int(i)] for i in wanted])
 
     def counts(self) -> "Column":
         """Without what stands between thousands, as in 1,500; of [epoch, step], the last of the longest lists."""
@@ -174,9 +172,7 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
             f"counts updates with step= (--step) ({_listed(columns)})"
         )
     if of_step == "_step" != step:
-        notes.append(
-            "the column _step counts calls of wandb.log, which may not be updates; step= (--step) names another"
-        )
+        notes.append("_step counts calls of wandb.log, which may not be updates; step= (--step) names another")
     if of_step == "batch":
         notes.append("the step counts batches: more than updates, if an update takes several")
     if counted := of_step is None:
@@ -195,7 +191,11 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
         if table[of_step].numbers()[1]:
             table = table | {of_step: table[of_step].counts()}
         if (epoch := _first(columns, _EPOCHS)) is not None:
-            _refuse_epochs(table[of_step].within(table[of_loss].rows), table[epoch], name)
+            # Where the epoch rises, the step must not fall.
+            steps, epochs = table[of_step].within(table[of_loss].rows), table[epoch]
+            _, i, j = _shared(steps, epochs)
+            if ((np.diff(steps.numbers()[0][i]) < 0) & (np.diff(epochs.numbers()[0][j]) > 0)).any():
+                raise LogError(f"{name}: the steps begin again in each epoch: pass steps that count the run's updates")
     losses, odd, rows = _series(table, of_step, of_loss, "losses", notes)
     if odd > len(losses[0]):
         raise LogError(f"{name}: {notes[-1]}: write them as 1234.5, or choose another column ({_listed(columns)})")
@@ -207,7 +207,8 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
     if facts.pop("shared"):  # whatever was logged after the last loss shows how long the run went on
         later = table[of_step].numbers()[0][table[of_step].rows > rows[-1]]
         facts["end"] = max(later[np.isfinite(later)], default=None)
-    facts["planned"] = _planned(table)
+    stated: list[float] = next((table[key].numbers()[0].tolist() for key in table if TOTAL.search(plain(key))), [])
+    facts["planned"] = next((int(x) for x in reversed(stated) if x > 0 and x % 1 == 0), None)  # T, where the log has it
     facts["columns"] = [*([] if counted else [of_step]), of_loss, *([of_rate] if of_rate and len(rates[0]) else ())]
     return make_log(name, *losses, *(rates if len(rates[0]) else (None, None)), **facts, notes=notes)
 
@@ -222,20 +223,6 @@ def _of_samples(table: Table, step: str) -> bool:
         return False
     # Updates logged at multiples of the first would be as far apart as the first; at every 16th, hardly anyone logs.
     return bool(np.median(np.diff(at)) > first or (first >= 8 and first.bit_count() == 1))
-
-
-def _planned(table: Table) -> int | None:
-    """T, where the log states it."""
-    key = next((key for key in table if TOTAL.search(plain(key))), None)
-    totals = [x for x in table[key].numbers()[0].tolist() if x > 0 and x % 1 == 0] if key else []
-    return int(totals[-1]) if totals else None
-
-
-def _refuse_epochs(steps: Column, epochs: Column, name: str) -> None:
-    """Where the epoch rises, the step must not fall."""
-    _, i, j = _shared(steps, epochs)
-    if ((np.diff(steps.numbers()[0][i]) < 0) & (np.diff(epochs.numbers()[0][j]) > 0)).any():
-        raise LogError(f"{name}: the steps begin again in each epoch: pass steps that count the whole run's updates")
 
 
 def _refuse_validation(table: Table, loss: str, name: str) -> None:

@@ -1,6 +1,5 @@
 """Turns a log into columns: JSON, JSON lines, tables, what programs print, and TensorBoard's event files."""
 
-import contextlib
 import csv
 import json
 import math
@@ -20,7 +19,6 @@ _NAMES = ("step", "loss", "lr")  # of a table without a header
 _SCALARS = ["Wall time", "Step", "Value"]  # one metric, as TensorBoard gives it for download
 # How JSON begins, and neither a line with a time in brackets nor a dictionary that Python prints.
 _JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[\[{\]])")
-_MANY = 10_000  # rows, from which on a table of numbers alone is read at once
 
 
 def logs_in(text: str, name: str, **options: Any) -> list[Log]:
@@ -33,7 +31,16 @@ def logs_in(text: str, name: str, **options: Any) -> list[Log]:
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError):
-        objects, notes = _lines(text, name)
+        # An object a line. A last line that is cut off is left out, and said to be.
+        lines = [(count, line) for count, line in enumerate(text.splitlines(), start=1) if line.strip()]
+        objects, notes = [], []
+        for count, line in lines:
+            try:
+                objects.append(json.loads(line))
+            except (ValueError, RecursionError):
+                if count != lines[-1][0] or not objects:
+                    raise LogError(f"{name}: line {count} is no JSON: {line.strip()[:60]!r}") from None
+                notes.append(f"line {count} is cut off and left out")
         return _logs_of_objects(objects, name, notes=notes, **options)
     if isinstance(whole, dict) and isinstance(whole.get("log_history"), list):
         # Of transformers' Trainer, where a loss is the mean of the updates since the one logged before.
@@ -62,20 +69,6 @@ def _objects(values: Any, name: str) -> list[Mapping[str, Any]]:
     return list(values)
 
 
-def _lines(text: str, name: str) -> tuple[list[Any], list[str]]:
-    """An object a line. A last line that is cut off is left out, and said to be."""
-    lines = [(count, line) for count, line in enumerate(text.splitlines(), start=1) if line.strip()]
-    rows = []
-    for count, line in lines:
-        try:
-            rows.append(json.loads(line))
-        except (ValueError, RecursionError):
-            if count == lines[-1][0] and rows:
-                return rows, [f"line {count} is cut off and left out"]
-            raise LogError(f"{name}: line {count} is no JSON: {line.strip()[:60]!r}") from None
-    return rows, []
-
-
 def _table(text: str, name: str) -> tuple[Table, list[str]]:
     """A table: comma, semicolon, tab or space between cells, a header or not. An empty cell was not logged."""
     lines = [line for line in text.splitlines() if line.strip()]
@@ -95,20 +88,13 @@ def _table(text: str, name: str) -> tuple[Table, list[str]]:
     [header], begin, notes = cells(lines[:1]), 1, []
     if number(header[0]) is not None:
         if len(header) > len(_NAMES):
-            raise LogError(
-                f"{name}: {len(header)} columns without a header: give them names in a first line, such as step,loss,lr"
-            )
+            raise LogError(f"{name}: {len(header)} columns without a header: write a first line such as step,loss,lr")
         names = ["loss"] if len(header) == 1 else list(_NAMES[: len(header)])
         if len(header) == len(_NAMES):
             notes.append(f"the table has no header: its columns are taken as {', '.join(_NAMES)}")
         header, begin = names, 0
     if len(lines) == begin:
         raise LogError(f"{name}: a header ({', '.join(header)}) and no rows")
-    if len(lines) > _MANY:
-        with contextlib.suppress(ValueError):  # numbers alone
-            body = np.loadtxt(lines[begin:], delimiter=delimiter, comments=None, ndmin=2)
-            if body.shape[1] == len(header):
-                return {key: Column(np.arange(len(body)), body[:, i]) for i, key in enumerate(header)}, notes
     rows = [row for row in cells(lines[begin:]) if row != header]  # which may come again after a resume
     if delimiter is None and len(header) + 1 == len(rows[0]):
         header = ["", *header]  # as pandas prints its index
@@ -145,7 +131,5 @@ def table_of_events(path: Path, name: str) -> Table:
         if len(event.tensor_proto.float_val) == 1
     ]
     if not rows:
-        raise LogError(
-            f"{name}: the event files hold no scalars (tags: {', '.join(map(str, tags['tensors'])) or 'none'})"
-        )
+        raise LogError(f"{name}: the event files hold no scalars (tags: {', '.join(tags['tensors']) or 'none'})")
     return table_of(rows)

@@ -135,7 +135,10 @@ def make_log(
     _refuse_restarts(name, curve.at)
     curve = _ordered(curve, "losses", notes)
     # From here on updates, counted from 1.
-    shift = 1 if _counts_from_zero(curve.at) else 0
+    # The first is step 0, or for Lightning, which logs steps 49, 99, … every 50 updates, as many less one.
+    first, gaps = int(curve.at[0]) + 1, np.diff(curve.at)
+    is_multiple = first > 2 and len(gaps) > 0 and first == np.median(gaps) and not ((curve.at + 1) % first).any()
+    shift = int(first == 1 or is_multiple)
     last = max(int(curve.at[-1]), int(end or 0)) + shift
     total = _total(name, total_steps, planned, last)
     # Losses that mean something, not too many, from update 1 on.
@@ -144,7 +147,8 @@ def make_log(
     if len(curve.at) > LONG:
         curve = _thinned(curve, notes)
     elif averaged:
-        curve = Curve(_middles(curve.at), curve.values)
+        before = max(0, int(curve.at[0]) - int(apart))  # each mean stands in the middle of the updates that it is over
+        curve = Curve((np.concatenate([[before], curve.at[:-1]]) + 1 + curve.at) // 2, curve.values)
     begins = int(curve.at[0])
     curve = _begun(curve, first_loss, averaged, notes)
     _note_what_is_missing(curve, averaged, end_of_losses, total, notes)
@@ -180,16 +184,12 @@ def _checked(name: str, steps: ArrayLike, values: ArrayLike) -> Curve:
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # of tensors with a graph
         raise LogError(f"{name}: steps and values must be two lists of numbers: {error}") from None
     if at.ndim != 1 or at.shape != numbers.shape:
-        raise LogError(
-            f"{name}: steps and values must be two lists of one length, got shapes {at.shape}, {numbers.shape}"
-        )
+        raise LogError(f"{name}: steps and values must be two lists of one length, got {at.shape} and {numbers.shape}")
     if not len(at):
         raise LogError(f"{name}: no losses")
     whole = (at >= 0) & (at < 2.0**62) & (at == np.round(at))
     if not whole.all():
-        raise LogError(
-            f"{name}: steps must be whole numbers from 0, got {at[~whole][0]:g}: choose the column that counts updates"
-        )
+        raise LogError(f"{name}: steps are whole numbers from 0, got {at[~whole][0]:g}: choose what counts updates")
     return Curve(at.astype(np.int64), numbers)
 
 
@@ -232,9 +232,7 @@ def _ordered(curve: Curve, what: str, notes: list[str]) -> Curve:
 def _with_losses(name: str, curve: Curve, notes: list[str]) -> Curve:
     finite = np.isfinite(curve.values)
     if finite.sum() < 2:
-        raise LogError(
-            f"{name}: {int(finite.sum())} finite losses, and a curve needs at least 2: choose another column"
-        )
+        raise LogError(f"{name}: {finite.sum()} finite losses, and a curve needs at least 2: choose another column")
     if finite.mean() < _MOSTLY_NAN:
         curve = curve.pick(finite)
     if (empty := int(np.argmax(curve.values != 0.0))) and np.isfinite(curve.values[empty:]).sum() > 1:
@@ -285,19 +283,6 @@ def _note_what_is_missing(curve: Curve, averaged: bool, end: int, total: int, no
         notes.append(f"the losses end at update {end:,} of {total:,}: later ones are taken as the last one")
 
 
-def _counts_from_zero(steps: NDArray[np.int64]) -> bool:
-    """Whether the first update is step 0, as it is for Lightning, which logs steps 49, 99, … every 50 updates."""
-    first, gaps = int(steps[0]) + 1, np.diff(steps)
-    return first == 1 or (first > 2 and len(gaps) > 0 and first == np.median(gaps) and not ((steps + 1) % first).any())
-
-
-def _middles(updates: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The middle of the updates that each mean is over."""
-    gap = int(np.median(np.diff(updates)))
-    before = max(0, int(updates[0]) - gap)
-    return (np.concatenate([[before], updates[:-1]]) + 1 + updates) // 2
-
-
 def _usable_rates(rates: Curve, last: int, apart: float, notes: list[str]) -> Curve | None:
     """The finite rates in order; None if they are not positive, or go on after the run and so count something else."""
     rates = _ordered(rates, "rates", [])
@@ -336,9 +321,7 @@ def _used(logged: Curve, notes: list[str]) -> tuple[int, bool]:
     unsure = reached == 0 or end - int(at[reached - 1]) > max(updates, share * end)
     if unsure:
         where = f"after update {at[reached - 1]:,}" if reached else "before"
-        notes.append(
-            f"the rate is highest at update {end:,}, and none is logged {where}: the warm-up may have been shorter"
-        )
+        notes.append(f"the rate is highest at update {end:,}, and none is logged {where}: it may have peaked before")
     return end, unsure
 
 

@@ -68,9 +68,7 @@ def read(
             file.write_bytes(data)
             return logs_of(table_of_events(file, name), name, shared=False, **options)
     if (text := _text(data)) is None:
-        raise LogError(
-            f"{name}: a binary file that is no event file of TensorBoard. Export the run as CSV or JSON lines"
-        )
+        raise LogError(f"{name}: a binary file, and no event file of TensorBoard. Export the run as CSV or JSON lines")
     return logs_in(text, name, **options)
 
 

@@ -66,10 +66,10 @@ def replay(
         >>> steps = np.arange(1, 1001)
         >>> losses = 2 + 8 * np.exp(-steps / 100)
         >>> rates = 1e-3 * np.minimum(1, steps / 200)  # a hand-set warm-up of 200 updates
-        >>> found = autowarm.replay((steps, losses, rates))
-        >>> found.used_warmup, found.ended_by
+        >>> result = autowarm.replay((steps, losses, rates))
+        >>> result.used_warmup, result.ended_by
         (200, 'loss')
-        >>> found.recorded.warmup_steps < found.closed_loop.warmup_steps < 400
+        >>> result.recorded.warmup_steps < result.closed_loop.warmup_steps < 400
         True
     """
     columns: dict[str, Any] = {"loss": loss, "step": step, "lr": lr}

@@ -1,6 +1,7 @@
 """Checks of an optimizer's options, tensors and gradients, and their error messages."""
 
 import math
+import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
@@ -17,6 +18,7 @@ from .ranks.dtensors import are_flat_pieces, check_placed
 
 _NAMES = {"param_names", "role", "name", "group_name"}
 _SWITCHES = {"nesterov", "capturable", "warn_unused", "maximize"}
+_NUMBER = re.compile(r"\s*[-+]?((\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf(inity)?)\s*", re.IGNORECASE)
 # What options are called elsewhere, or what to do instead.
 ELSEWHERE = {
     "wd": "weight_decay", "kind": "algorithm", "beta": "momentum", "ns_steps": "steps", "adjust_lr_fn": "radius",
@@ -40,7 +42,7 @@ def instead_of(name: str, known: Iterable[str], others: Mapping[str, str]) -> st
     if same in known:
         return f"use {same}"
     what = others.get(name) or others.get(same) or ELSEWHERE.get(same, same)
-    close = get_close_matches(name, known, n=1, cutoff=0.85)
+    close = get_close_matches(name, known, n=1, cutoff=0.85)  # a higher cutoff misses transposed letters
     return what if " " in what else f"did you mean {close[0]}?" if close else ""
 
 
@@ -49,8 +51,14 @@ def check_options(
 ) -> None:
     """Raise ValueError if an option is not in [0, end), or no choice or switch; only a group may have rate 0."""
     for name, value in options.items():
-        if name not in _NAMES:  # of a ParameterList, tensors are called "0" and "1"
-            _check_no_text(name, value)
+        parts = value if isinstance(value, tuple | list) else [value]
+        texts = [part for part in parts if isinstance(part, str) and _NUMBER.fullmatch(part)]
+        if texts and name not in _NAMES:  # a ParameterList calls tensors "0" and "1"
+            raise ValueError(
+                f"{name}={value!r} is text: YAML reads 1e-3 as a string, and 1.0e-3 as a number. Write it so, or pass "
+                f"float({texts[0]!r})"
+            )
+    # Numbers, or pairs of them
     for name, end in ends.items():
         value, several = options[name], name.endswith("betas")
         fits = not several or (isinstance(value, tuple | list) and len(value) == 2)
@@ -63,28 +71,16 @@ def check_options(
         if not (fits and all(_is_number(one) and 0 <= one < end for one in (value if several else (value,)))):
             shown = value.tolist() if isinstance(value, Tensor) else value
             raise ValueError(f"{name} must be {'two numbers ' * several}{needed}, got {shown!r}{extra}")
+    # Switches: "false" would be true
     for name in _SWITCHES & options.keys():
         if not isinstance(options[name], bool | np.bool_):
             raise ValueError(f"{name} must be True or False, got {options[name]!r}")
+    # Choices, and what depends on another option
     for name, known in choices.items():
         if options[name] not in known:
             raise ValueError(f"unknown {name} {options[name]!r}: use {' or '.join(map(repr, known))}")
     if options["capturable"] and not isinstance(options["lr"], Tensor):
         raise ValueError(f"capturable needs lr as a tensor, which replays read; got the number {options['lr']}")
-
-
-def _check_no_text(name: str, value: Any) -> None:
-    for one in value if isinstance(value, tuple | list) else (value,):
-        if not isinstance(one, str):
-            continue
-        try:
-            float(one)
-        except ValueError:
-            continue
-        raise ValueError(
-            f"{name}={value!r} is text: YAML reads 1e-3 as a string, and 1.0e-3 as a number. Write it so, or pass "
-            f"float({one!r})"
-        )
 
 
 def check_parameters(who: str, group: Mapping[str, Any]) -> None:
@@ -99,7 +95,7 @@ def check_parameters(who: str, group: Mapping[str, Any]) -> None:
                 f"{who} updates real, dense tensors, but {name} is {what}: leave it to another optimizer, for example "
                 "torch.optim.Adam or SparseAdam, and join the two with autowarm.optim.Together"
             )
-        lr = group["lr"]
+        lr = group["lr"]  # a graph's replays read it where the tensors are
         if group["capturable"] and p.device.type not in ("meta", lr.device.type):
             raise ValueError(
                 f"capturable needs lr on the parameters' device, but it is on {lr.device} and a parameter of shape "
@@ -152,6 +148,7 @@ def check_gradient(who: str, p: Tensor, g: Tensor) -> None:
 
 
 def _unsupported(x: Tensor) -> str | None:
+    # PyTorch's own layout for CPUs is dense, too
     if x.layout is not torch.strided and x.layout is not torch._mkldnn:  # type: ignore[attr-defined]
         return f"sparse ({x.layout})"
     return f"complex ({x.dtype})" if x.is_complex() else None
@@ -180,8 +177,8 @@ def name_like_others(group: dict[str, Any], others: Sequence[Mapping[str, Any]])
     params = group["params"]
     if not others or "param_names" not in others[0] or isinstance(params, set):
         return
-    tensors = [params] if isinstance(params, Tensor) else list(params)
-    n = sum(len(other["params"]) for other in others)
+    tensors = [params] if isinstance(params, Tensor) else list(params)  # a generator can be read once
+    n = sum(len(other["params"]) for other in others)  # so that no two names are alike
     group["params"] = [(f"added.{i}", p) if isinstance(p, Tensor) else p for i, p in enumerate(tensors, n)]
 
 
@@ -195,6 +192,7 @@ def called(i: int, groups: Sequence[Mapping[str, Any]]) -> str:
     return f"group {i}" + (f" ({groups[i]['role']})" if "role" in groups[i] else "")
 
 
+# Without reading a tensor's value, which may be on a device
 def _is_number(x: Any) -> bool:
     if isinstance(x, Tensor):
         return x.numel() == 1 and not x.is_complex()

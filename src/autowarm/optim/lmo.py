@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any, ClassVar, Self, TypedDict, Unpack, overload
 
@@ -187,6 +187,7 @@ class LMO(Watched, Saved):
         self, params: ParamsT, lr: Any, common: Common, process_group: dist.ProcessGroup | None = None, **options: Any
     ) -> None:
         """Make the optimizer from the options that all have, and those that its class adds or sets."""
+        # Options that are unknown, by name
         known = {*signature(type(self)).parameters, *_COMMON} - {"params", "common"}
         for name in common.keys() - _COMMON.keys():
             instead = instead_of(name, known, self._not_of_a_group) or f"it takes {', '.join(sorted(known))}"
@@ -199,7 +200,7 @@ class LMO(Watched, Saved):
         defaults: dict[str, Any] = {"lr": lr, **options, **_COMMON, **common}
         self._process_group = process_group
         self._prepare()
-        self._skipped = SkippedUpdates(defaults.pop("max_nonfinite"))
+        self._skipped = SkippedUpdates(defaults.pop("max_nonfinite"))  # of the optimizer, and not of its groups
         self._outliers = Outliers(defaults.pop("skip_outliers"))
         check_options(defaults, self._ends, self._choices, of_group=False)
         super().__init__(params, plain_numbers(defaults, defaults))
@@ -218,6 +219,7 @@ class LMO(Watched, Saved):
         Raises:
             ValueError: no tensor of the model requires a gradient.
         """
+        # Weights decay and keep how they are read; all else does not decay.
         parts = partition(model, heads=[])  # one rule updates output layers and others
         weights = parts.matrices + parts.stacks + parts.depthwise
         geometry = resolve(options.get("geometry", cls._geometry))
@@ -233,12 +235,13 @@ class LMO(Watched, Saved):
         """Add a parameter group, after checking its options; a geometry can be given by name."""
         if not isinstance(param_group, dict):
             raise TypeError(f"a parameter group is a dict with params and options, got a {type(param_group).__name__}")
+        # Before PyTorch takes the group: its options
         self._settle(param_group)
         name_like_others(param_group, self.param_groups)
         super().add_param_group(param_group)
-        self._unused.left = UPDATES
+        self._unused.left = UPDATES  # the new tensors are looked at, too
         try:
-            self._check_tensors(self.param_groups[-1])
+            self._check_tensors(self.param_groups[-1])  # after PyTorch has made lists and names of them
         except (ValueError, NotImplementedError):
             self.param_groups.pop()
             raise
@@ -254,24 +257,24 @@ class LMO(Watched, Saved):
     @without_autocast
     @torch.no_grad()
     def _step(self) -> bool:
-        shared = self._is_shared()
-        rules: Mapping[str, Any] = self._shared if shared else self._rules
-        if shared:
-            updates, finite, squares = self._collect_with_ranks()
-        else:
+        ranks = self._agreement if self._is_shared() else None
+        # What can be refused is refused, on all ranks, before any tensor moves.
+        if ranks is None:
             updates = self._collect()
             finite, squares = measured([g for update in updates for g in update.gs])
-        flag = Flag(finite, finite)
-        if self._outliers.limit is not None:
-            passed = self._outliers.judge(self._agreement.total(squares) if shared else squares, finite)
-            flag = Flag(finite, self._agreement.all_of(passed) if shared else passed)
-        # Where the host knows that it is not made, there is nothing to do; a flag on a device masks what follows.
-        mask = flag.applied if isinstance(flag.applied, Tensor) else None
+        else:
+            updates, finite, squares = ranks.collect(self)
+        # Whether all gradients are finite, and the update is made: numbers on the host, or flags on a device
+        judged = finite if self._outliers.limit is None else self._outliers.judge(squares, finite, ranks)
+        flag = Flag(finite, applied=judged)
+        # Momentum → direction → oracle → move, by the rule of each group; a flag on a device masks all of it
+        rules: Mapping[str, Any] = self._rules if ranks is None else self._shared
         for update in updates if flag.applied is not False else ():
-            update.finite = mask
+            update.finite = flag.applied if isinstance(flag.applied, Tensor) else None
             rules[update.group.get("algorithm", "")].update_(update, self._plans)
-        if shared and not torch.compiler.is_compiling():
-            self._agreement.updates += 1
+        if ranks is not None and not torch.compiler.is_compiling():
+            ranks.updates += 1
+        # Skipped updates: warned of once, and an error after some in a row
         if len(updates) > 0:  # which PyTorch 2.11 can trace, unlike bool
             self._skipped.count(type(self).__name__, flag)
         return len(updates) > 0
@@ -281,7 +284,7 @@ class LMO(Watched, Saved):
 
         Whatever can be refused is refused here, before any tensor moves.
         """
-        updates = []
+        updates = []  # one for each group, as each has its own rule and options
         for group in self.param_groups:
             xs: list[Tensor] = []
             gs: list[Tensor] = []
@@ -317,6 +320,7 @@ class LMO(Watched, Saved):
             self._check_group(group, f"{type(self).__name__}: {called(place, self.param_groups)}: ")
             group["lr"] = float(lr)
         geometry = group["geometry"]
+        # Once for each geometry: whether it can step these tensors
         if id(geometry) not in self._plans.geometries:  # as it is not in the first step
             check_whole(type(self).__name__, geometry, [p for one in self.param_groups for p in one["params"]])
             self._check_tensors(group)
@@ -330,7 +334,7 @@ class LMO(Watched, Saved):
         if self._skipped.counts is None:
             self._skipped.prepare(xs[0].device)
             self._outliers.prepare(xs[0].device)
-        rule.state_of(group, xs, self.state, state)
+        rule.state_of(group, xs, self.state, state)  # makes the state that is missing
 
     def _settle(self, group: dict[str, Any]) -> None:
         """Bring a new group's options to their usual form; ValueError if one is out of range or nearly one of ours."""
@@ -355,6 +359,7 @@ class LMO(Watched, Saved):
 
     def _options(self) -> list[str]:
         """What ranks must have alike of each tensor, beside its shape."""
+        # The rate is left out: each rank's schedule sets it at each step.
         described: list[str] = []
         for group in self.param_groups:
             options = [group[name] for name in self.defaults if name != "lr"]
@@ -363,18 +368,6 @@ class LMO(Watched, Saved):
             described += [re.sub(r" at 0x\w+|, device='\S+'", "", text)] * len(group["params"])
         return described
 
-    def _collect_with_ranks(self) -> tuple[list[Update], bool | Tensor, Sequence[Tensor]]:
-        """`_collect`, whether gradients are finite, and Σg² in parts: on all ranks, which know if this one raises."""
-        if torch.compiler.is_compiling():  # a compiler does not trace a call of `_init_group` that may raise
-            updates = self._collect()
-        else:
-            try:
-                updates = self._collect()
-            except Exception as error:
-                self._agreement.reach(self, [], refused=error)
-                raise
-        return updates, *self._agreement.reach(self, updates)
-
     @without_autocast
     @torch.no_grad()
     def check_step(self) -> None:
@@ -382,22 +375,25 @@ class LMO(Watched, Saved):
 
         Ranks that share tensors must call this together: if one refuses its gradients, all raise.
         """
-        (self._collect_with_ranks if self._is_shared() else self._collect)()
+        if self._is_shared():
+            self._agreement.collect(self)
+        else:
+            self._collect()
 
     @property
     def skipped_updates(self) -> int:
         """How many updates were skipped because of a gradient; reading it waits for the device."""
-        return self._skipped.total()
+        return self._skipped.so_far()[1]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_skipped": self._skipped, "_outliers": self._outliers}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # PyTorch's, which also loads a state by it
         if not hasattr(self, "_agreement"):  # a copy, and not the optimizer itself, which loads a state here, too
             self._prepare()
             self.__dict__.setdefault("_outliers", Outliers(None))
-        self._agreement.checked = False
+        self._agreement.checked = False  # a loaded group may differ from the other ranks'
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)  # a state saved before this option existed
@@ -412,6 +408,7 @@ class LMO(Watched, Saved):
         lines = [f"{type(self).__name__}("]
         first = float(self.param_groups[0]["lr"])
         for group in self.param_groups:
+            # A line for each group: its role, its size, and the options that have an effect
             size, lr = sum(p.numel() for p in group["params"]), float(group["lr"])
             ratio = f" ({lr / first:.3g} × the first group's)" if first and lr != first else ""
             names = dict.fromkeys([*(self._rule(group).options or self.defaults), *_SWITCHES])

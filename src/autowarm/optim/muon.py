@@ -86,7 +86,7 @@ class Muon(LMO):
         process_group: dist.ProcessGroup | None = None,
         **common: Unpack[Common],
     ) -> None:
-        adamw = {"adamw_betas": adamw_betas, "adamw_eps": adamw_eps}
+        adamw = {"adamw_betas": adamw_betas, "adamw_eps": adamw_eps}  # options of the groups with algorithm="adamw"
         spectral = Spectral(radius, method=method, steps=steps, dtype=dtype)
         options = {"geometry": spectral, "momentum": momentum, "nesterov": nesterov, "algorithm": "muon"}
         self._build(params, lr, common, process_group, **options, **adamw)
@@ -117,8 +117,7 @@ class Muon(LMO):
                 equal blocks or a tuple of sizes, in heads or rows: ``{"qkv": 3}``, or ``{"qkv": (32, 8, 8)}`` where 32
                 heads of queries share 8 of keys and of values. κ counts the blocks. Rows are outputs, also in layers
                 that store their weights as (in, out), as GPT-2's do. Blocks are contiguous: where q, k and v lie head
-                by head, as in GPT-NeoX, give 3 × heads. A convolution's groups are blocks in any case. A warning names
-                experts that seem to lie in one matrix.
+                by head, as in GPT-NeoX, give 3 × heads. A convolution's groups are blocks in any case.
             heads: regular expressions for the names of output layers, see `autowarm.optim.partition`. None detects
                 them; an empty list means that the model has none.
             adamw_lr: peak rate of the AdamW groups; None for ``lr``. A scheduler keeps the ratio of the two rates.
@@ -138,16 +137,20 @@ class Muon(LMO):
             >>> [(group["role"], group["lr"]) for group in opt.param_groups]
             [('matrices in 3 blocks', 0.02), ('matrices', 0.02), ('embeddings and vectors', 0.004)]
         """
+        # Which tensors are hidden matrices, and how each is read as matrices
         parts = partition(model, heads=heads)
         if not (parts.matrices or parts.stacks):
             raise ValueError("Muon needs at least one hidden matrix and this model has none: use AdamW or Lion")
         check_blocks(blocks or {}, model, parts)
         chosen = {name: options[name] for name in ("method", "steps", "dtype") if name in options}
         spectral = Spectral(options.get("radius", "match_rms_adamw"), **{"method": "polar-express", **chosen})
-        groups: list[dict[str, Any]] = [
-            {"params": named, "weight_decay": weight_decay, "geometry": geometry, "role": _role(geometry)}
-            for geometry, named in by_reading(parts, parts.matrices + parts.stacks, spectral, blocks).items()
-        ]
+        groups: list[dict[str, Any]] = []
+        for geometry, named in by_reading(parts, parts.matrices + parts.stacks, spectral, blocks).items():
+            role = "expert stacks" if geometry.stacked else "matrices"
+            role += "" if geometry.blocks == 1 else f" in {geometry.blocks} blocks"
+            role += ", kept as (in, out)" if geometry.transposed else ""
+            groups.append({"params": named, "weight_decay": weight_decay, "geometry": geometry, "role": role})
+        # The AdamW part: its own rate and decay where asked
         if isinstance(lr, Tensor) and isinstance(adamw_lr, (int, float)):
             adamw_lr = torch.full_like(lr, adamw_lr)
         adamw_part = {"algorithm": "adamw"} | ({} if adamw_lr is None else {"lr": adamw_lr})
@@ -158,6 +161,7 @@ class Muon(LMO):
         else:
             roles += [("embeddings and vectors", parts.embeddings + parts.vectors, 0.0)]
         groups += [{"params": named, "weight_decay": λ, "role": role, **adamw_part} for role, named, λ in roles]
+        # Each group of a depthwise convolution is a single row, of which UVᵀ is the row at unit norm.
         rows = {"params": parts.depthwise, "weight_decay": weight_decay, "role": "depthwise kernels"}
         groups.append({**rows, "depthwise": True, **adamw_part})
         return cls(parts.by_decay(groups), lr, **options)
@@ -178,7 +182,7 @@ class Muon(LMO):
 
     def _check_tensors(self, group: dict[str, Any]) -> None:
         super()._check_tensors(group)
-        if group["algorithm"] != "muon":
+        if group["algorithm"] != "muon":  # AdamW steps any shape
             return
         too_flat = [tuple(p.shape) for p in group["params"] if p.ndim < 2]
         if too_flat:
@@ -186,9 +190,3 @@ class Muon(LMO):
                 f"Muon orthogonalises matrices but got tensors of shape {too_flat[:3]}: build it with "
                 "Muon.from_model(model), or give such tensors a group with algorithm='adamw'"
             )
-
-
-def _role(geometry: Spectral) -> str:
-    kind = "expert stacks" if geometry.stacked else "matrices"
-    layout = ", kept as (in, out)" if geometry.transposed else ""
-    return kind + ("" if geometry.blocks == 1 else f" in {geometry.blocks} blocks") + layout

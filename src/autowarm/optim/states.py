@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any, ClassVar
 
 import torch
@@ -35,6 +35,7 @@ def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Map
         raise ValueError(
             f"this is not an optimizer's state: {who} needs a dictionary with state and param_groups, got {got}"
         )
+    # Whose tensors these are: by name, and then by shape
     _check_names(groups, state_dict["param_groups"])
     numbers = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
     numbered = dict(zip(numbers, chain.from_iterable(group["params"] for group in groups), strict=False))
@@ -66,7 +67,7 @@ def check_complete(
     group: Mapping[str, Any], saved: Mapping[str, Any], state: Mapping[Any, Mapping[str, Any]], entries: Sequence[str]
 ) -> None:
     """Raise ValueError if a saved group lacks some of these entries of its tensors, or all of more than it had."""
-    lacking = []
+    lacking = []  # tensors with no state at all, as before their first gradient
     for i, number in enumerate(saved["params"]):
         for name in entries:
             x = state.get(number, {}).get(name, torch.zeros(()))
@@ -102,42 +103,32 @@ def check_as_many(group: Mapping[str, Any], saved: Mapping[str, Any], state: Map
 
 def _check_names(groups: Sequence[Mapping[str, Any]], saved: Sequence[Mapping[str, Any]]) -> None:
     """Raise ValueError if both have names for their tensors, and these differ or are elsewhere."""
-    places, saved_places = _places_of(groups), _places_of(saved)
-    if places is None or saved_places is None or places == saved_places:
+    now, then = _names_of(groups), _names_of(saved)
+    if now is None or then is None or len(now) != len(then):  # of other groups the caller says which it has
         return
-    if places.keys() == saved_places.keys():
-        moved = [name for name in places if places[name][0] != saved_places[name][0]]
-        moved = moved or [name for name in places if places[name] != saved_places[name]]
-        if len(groups) != len(saved):
-            return  # the caller says which groups it has
-        differences = [
-            f"{name} was {_place(saved_places[name], saved)}, and is {_place(places[name], groups)} here"
-            for name in moved
-        ]
+    differences = []
+    for i, both in enumerate(zip(then, now, strict=True)):
+        for j, (was, name) in enumerate(zip_longest(*both, fillvalue="none")):
+            if was != name:
+                differences.append(f"tensor {j} in {called(i, groups)} was {was}, and is {name}")
+    if differences:
         raise ValueError(
-            f"the saved optimizer has the same tensors in other places: {few(differences, '; ')}. Build this one with "
+            f"the saved optimizer has other tensors, or in other places: {few(differences, '; ')}. Build this one with "
             "the groups that it had, from layers in the same order, and with the same heads= of Muon.from_model"
         )
-    both = (("saved", [*saved_places.keys() - places.keys()]), ("here", [*places.keys() - saved_places.keys()]))
-    differences = [f"{len(names)} only {where}, such as {few(sorted(names))}" for where, names in both if names]
-    raise ValueError(f"the saved optimizer has tensors of other names: {'; '.join(differences)}")
 
 
-def _place(place: tuple[int, int], groups: Sequence[Mapping[str, Any]]) -> str:
-    return f"tensor {place[1]} in {called(place[0], groups)}"
-
-
-def _places_of(groups: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]] | None:
-    """The group and place of each tensor, by name without wrappers; None if some have none, or two have the same."""
-    places: dict[str, tuple[int, int]] = {}
-    for i, group in enumerate(groups):
+def _names_of(groups: Sequence[Mapping[str, Any]]) -> list[list[str]] | None:
+    """The names of each group's tensors, without wrappers; None if some have none."""
+    named = []
+    for group in groups:
         numbers = group["params"]
         # Distributed checkpoints number tensors by their names, in the order of the optimizer that loads them.
-        named = numbers if all(isinstance(one, str) for one in numbers) else group.get("param_names") or ()
-        if len(named) != len(numbers):
+        names = numbers if all(isinstance(one, str) for one in numbers) else group.get("param_names") or ()
+        if len(names) != len(numbers):
             return None
-        places |= {_WRAPPERS.sub("", name): (i, place) for place, name in enumerate(named)}
-    return places if len(places) == sum(len(group["params"]) for group in groups) else None
+        named.append([_WRAPPERS.sub("", name) for name in names])
+    return named
 
 
 def through(hooks: Mapping[Any, Callable[..., Any]], optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
@@ -203,8 +194,8 @@ class Saved(Optimizer):
         """
         if not isinstance(state_dict, dict):
             self.check_state_dict(state_dict)  # which says what it is
-        geometries = [group["geometry"] for group in self.param_groups]
-        given: dict[str, Any] = {}
+        geometries = [group["geometry"] for group in self.param_groups]  # a state has their text only
+        given: dict[str, Any] = {}  # what the user's hooks make of the state
         # After the user's hooks that change a state, and before those that look at what was loaded.
         with (
             self.register_load_state_dict_pre_hook(lambda _, state: given.update(self._checked(state)) or given),
@@ -216,6 +207,7 @@ class Saved(Optimizer):
         """Put right what PyTorch makes of a state: geometries that are text, and rounded or inference tensors."""
         for group, geometry, was in zip(self.param_groups, geometries, given["param_groups"], strict=True):
             rule = self._rule(group)
+            # Entries in their own dtype, and where the rule keeps them
             for i, p in zip(was["params"], group["params"], strict=True):
                 for name in given["state"].get(i, {}).keys() & set(rule.entries):
                     self.state[p][name] = rule.loaded(group, p, name, given["state"][i][name])
@@ -223,7 +215,7 @@ class Saved(Optimizer):
             for name in ("optimizer", "kept"):
                 group.pop(name, None)
             if (norms := group.pop("gradient_norms", None)) is not None:
-                self._outliers.history = norms.to(group["params"][0].device, copy=True)
+                self._outliers.history = norms.to(group["params"][0].device, copy=True)  # the caller's stays as it is
             elif group is self.param_groups[0] and self._outliers.history is not None:
                 self._outliers.history.zero_()  # they were of the run before
         for state in self.state.values():
@@ -244,6 +236,7 @@ class Saved(Optimizer):
                 f"the saved optimizer has other parameter groups: {len(saved)} saved ({then}), {len(geometries)} here "
                 f"({now}). If they differ in the output layer, choose it with heads= of Muon.from_model, [] for none"
             )
+        # Whose state it is: class, geometries, options, entries
         for was in saved:
             if was.get("optimizer", self._kind) != self._kind:
                 raise ValueError(f"the saved optimizer is {was['optimizer']}, and this one is {self._kind}")

@@ -47,6 +47,7 @@ class Together(Watched):
         for one in optimizers:
             if not isinstance(one, Optimizer):
                 raise TypeError(f"Together takes optimizers, as in Together(muon, adamw), got a {type(one).__name__}")
+        # Each tensor has one owner: two would step it twice.
         owners: dict[int, str] = {}
         for one in optimizers:
             for p in (p for group in one.param_groups for p in group["params"]):
@@ -61,7 +62,7 @@ class Together(Watched):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._unused = Unused()
+        self._unused = Unused()  # a copy looks anew
         for one in self._ours():
             one._unused.done = True  # this one looks
 
@@ -111,18 +112,18 @@ class Together(Watched):
     @property
     def skipped_updates(self) -> int:
         """How many updates ours have skipped, added up; reading it waits for the device."""
-        return sum(one.skipped_updates for one in self._ours())
+        return sum(one.skipped_updates for one in self._ours())  # others' skip none, or count none
 
     def _ours(self) -> "list[LMO | Together]":
         return [one for one in self.optimizers if isinstance(one, (LMO, Together))]
 
     def state_dict(self) -> dict[str, Any]:
         """Like `torch.optim.Optimizer.state_dict`; tensors are numbered consecutively, as checkpoints need."""
-        for before in self._optimizer_state_dict_pre_hooks.values():
+        for before in self._optimizer_state_dict_pre_hooks.values():  # as PyTorch's own method calls them
             before(self)
         state: dict[int, Any] = {}
         groups: list[dict[str, Any]] = []
-        first = 0
+        first = 0  # the number of an optimizer's first tensor among all
         for one in self.optimizers:
             inner = one.state_dict()
             state |= {first + i: value for i, value in inner["state"].items()}
@@ -139,7 +140,7 @@ class Together(Watched):
             ValueError: the saved groups differ in number, size or the tensors that they have by name, or a rate, an
                 option or a momentum is invalid.
         """
-        state_dict = through(self._optimizer_load_state_dict_pre_hooks, self, state_dict)
+        state_dict = through(self._optimizer_load_state_dict_pre_hooks, self, state_dict)  # which may unwrap it
         for one, share in zip(self.optimizers, self._checked_shares(state_dict), strict=True):
             one.load_state_dict(share)
         for after in self._optimizer_load_state_dict_post_hooks.values():
@@ -151,15 +152,17 @@ class Together(Watched):
 
     def _checked_shares(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
         """Return each optimizer's share of a state."""
+        # The whole state first: its names, shapes and group sizes
         state_dict = checked_state(type(self).__name__, self.param_groups, state_dict)
         saved = state_dict["param_groups"]
         sizes = [len(group["params"]) for group in saved], [len(group["params"]) for group in self.param_groups]
         if sizes[0] != sizes[1]:
             raise ValueError(f"the saved optimizers differ in tensors per group: saved {sizes[0]}, here {sizes[1]}")
-        for i, group in enumerate(saved):
+        for i, group in enumerate(saved):  # others' optimizers do not check their rates
             lr = float(group.get("lr", 0.0))
             if not (lr >= 0 and math.isfinite(lr)):
                 raise ValueError(f"the saved optimizer's group {i}: lr must be finite and not negative, got {lr}")
+        # Then each optimizer's share, with its tensors numbered from 0
         shares = []
         start = 0
         for one in self.optimizers:

@@ -30,9 +30,11 @@ class Unused:
             self._warn(f"{who}.step: {NO_BACKWARD}, so nothing is updated. Let it call backward, and return the loss")
             return
         watched = [group for group in groups if group.get("warn_unused", True)]
-        # With rates of 0, distributed checkpoints pretend to step, to make a state.
-        if not watched or all(_is_zero(group["lr"]) for group in groups):
+        # With rates of 0, distributed checkpoints pretend to step, to make a state. A rate on a device is not read.
+        known = [lr for group in groups if not isinstance(lr := group["lr"], Tensor) or lr.is_cpu]
+        if not watched or (len(known) == len(groups) and not any(known)):
             return
+        # Which tensors have had a gradient by now
         named = [(name_of(group, i), p) for group in watched for i, p in enumerate(group["params"])]
         self.empty = 0 if any_gradient else self.empty + 1
         self._used |= {id(p) for _, p in named if p.grad is not None}
@@ -53,10 +55,5 @@ class Unused:
         )
 
     def _warn(self, what: str) -> None:
-        self.done = True
+        self.done = True  # once for each optimizer
         warnings.warn(f"{what}. This warning appears once", stacklevel=frames_of_ours())
-
-
-def _is_zero(rate: float | Tensor) -> bool:
-    """Whether a rate is 0, unless reading it would wait for a device."""
-    return (not isinstance(rate, Tensor) or rate.is_cpu) and not rate

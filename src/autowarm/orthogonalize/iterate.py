@@ -13,12 +13,8 @@ eigenvalue may come out wrong by nearly half, so that the next quintic diverges,
 precision allows one iteration per segment, and two in the last, where all singular values are near 1 or small. Single
 precision allows four, but only as much as half precision if its products are computed in less (`product_precision`).
 
-Two quintics and a polynomial of degree 9, as two quadratics of R, cost 12α + 8: 2 to 16 % less time on a CPU. They were
-not taken, because singular values below 0.0075 of the largest stay small: the momenta of a small LLaMA, of stable rank
-1 to 5, came out with a cosine of 0.88 to their polar factor, after these quintics of 0.92 and after Jordan's of 0.91.
-
-All products on the small side are symmetric, and a kernel could do half of their arithmetic. One of our own in Triton
-was slower than cuBLAS on an H200 for sides below 4096, so there is none.
+Tried, and not taken: two quintics and a polynomial of degree 9 (2 to 16 % less time on a CPU, but small singular values
+stay small), and a kernel for the symmetric products (slower than cuBLAS on an H200 for sides below 4096).
 """
 
 from functools import lru_cache

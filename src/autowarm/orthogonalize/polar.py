@@ -89,10 +89,12 @@ def orthogonalize(
     if G.numel() == 0:
         return torch.zeros_like(G)
     if method == "svd":
+        # In single precision at least: LAPACK has no other
         U, S, Vh = torch.linalg.svd(G if G.dtype == torch.float64 else G.float(), full_matrices=False)
         # Directions that are zero up to rounding have no meaningful sign; dropping them keeps LMO(0) = 0.
         rounding = max(G.shape[-2:]) * torch.finfo(S.dtype).eps * S.amax(-1, keepdim=True)
         return ((U * (rounding < S).unsqueeze(-2)) @ Vh).to(G.dtype)
+    # A stack of its own, (count, m, n), which the iterations may overwrite
     dtype = dtype or working_dtype(G.device)
     X = torch.empty((G.shape[:-2].numel(), *G.shape[-2:]), dtype=held_in(dtype, min(G.shape[-2:])), device=G.device)
     X.copy_(G.detach().reshape(X.shape))

@@ -63,6 +63,7 @@ def _gram(G: Tensor) -> Tensor:
     """The Gram matrix of the short side."""
     wide = _wide(G.device)
     tall = G if G.shape[-2] >= G.shape[-1] else G.mT
+    # (…, short, short): the sum over the long side, some rows at a time
     gram = torch.zeros(*G.shape[:-2], tall.shape[-1], tall.shape[-1], dtype=wide, device=G.device)
     for rows in tall.split(_ROWS, dim=-2):
         rows = rows.to(wide)

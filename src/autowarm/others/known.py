@@ -1,14 +1,17 @@
 """What an optimizer is, by its class: its geometry, and whether it sets its own rate."""
 
+import math
 import re
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from .._torch.frames import frames_of_ours
-from ..geometry import Geometry, resolve, total_kappa
+from ..geometry import Geometry, Spectral, resolve, total_kappa
 from ..optim.lmo import LMO
 from .wrapped import inside, named, wrapped_by
 
@@ -22,6 +25,7 @@ _SECOND_MOMENTS = re.compile(r"Adam|RMSprop|Adagrad|Adadelta|Adafactor|AdaFactor
 _ADAM = re.compile(r"Adam|AdEMAMix")
 # What sets its own rate or schedule, and so has two of them under ours.
 _OWN_RATE = re.compile(r"ScheduleFree|Prodigy|DAdapt|^(L?DoG|DoWG|COCOB|Mechanic|AdamG|TRAC|Ranger21)$")
+_ADAM_RMS = 0.35  # of the entries of an Adam's step at rate 1, once its moments have settled
 _warned_of: set[str] = set()
 
 
@@ -50,18 +54,18 @@ def geometry_of(optimizer: Optimizer, *, warn: bool = True) -> Geometry:
     like_adamw = [one for one in others if _keeps_second_moments(one)]
     name = type((like_adamw or others)[0]).__name__
     if like_adamw:
-        taken, why = "sign", f"{name} is no norm-constrained optimizer, and its step has entries of about the same size"
+        kind, why = "sign", f"{name} is no norm-constrained optimizer, and its step has entries of about the same size"
     else:
-        taken, why = "frobenius", f"the geometry of {name} is not known"
+        kind, why = "frobenius", f"the geometry of {name} is not known"
     adam = bool(like_adamw) and named(like_adamw[0], _ADAM)
     if warn and not (adam or name in _warned_of or any(_sets_own_rate(one) for one in others)):
         _warned_of.add(name)
         warnings.warn(
-            f"{why}: its steps are taken as {taken} geometry, which the theory behind the schedule does not cover. "
-            f"Pass calibration={taken!r} to confirm it, or another one if you know better",
+            f"{why}: its steps are taken as {kind} geometry, which the theory behind the schedule does not cover. "
+            f"Pass calibration={kind!r} to confirm it, or another one if you know better",
             stacklevel=frames_of_ours(),
         )
-    return resolve(taken)
+    return resolve(kind)
 
 
 def warn_of_own_rates(optimizer: Optimizer) -> None:
@@ -142,3 +146,22 @@ def kappa_of(optimizer: Optimizer, geometry: Geometry) -> float:
             if p.requires_grad and is_matrix:
                 total += total_kappa([p], geometry_in(group, p, geometry))
     return total or total_kappa([], geometry)  # which says what is missing
+
+
+def step_norm(optimizer: Optimizer, group: dict[str, Any], shape: Sequence[int]) -> float:
+    """Return ‖d‖, the Frobenius norm of a tensor's step at rate 1 without decay, or NaN if the class does not tell it.
+
+    A step by an oracle has norm √κ in every geometry. That of an Adam has entries of about 0.35, and Lion's of 1. The
+    steps of SGD are as long as its gradients. Other Muons scale theirs in several ways: only PyTorch's is known.
+    """
+    entries = math.prod(shape)
+    if isinstance(optimizer, LMO):
+        is_adamw = group.get("algorithm") == "adamw"
+        return _ADAM_RMS * math.sqrt(entries) if is_adamw else math.sqrt(group["geometry"].kappa(shape))
+    if isinstance(optimizer, torch.optim.Muon):
+        return math.sqrt(Spectral(group.get("adjust_lr_fn") or "original").kappa(shape))
+    if named(optimizer, _SPECTRAL) or _sets_own_rate(optimizer):
+        return math.nan
+    if named(optimizer, _ADAM):
+        return _ADAM_RMS * math.sqrt(entries)
+    return math.sqrt(entries) if named(optimizer, _SIGN) else math.nan

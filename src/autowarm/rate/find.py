@@ -90,10 +90,10 @@ def find_rate(
         ...     loss = (model(x) - x).square().mean()
         ...     loss.backward()
         ...     return loss
-        >>> found = find_rate(model, opt, closure, total_steps=1000)
-        >>> 0.0001 < found.interval[0] < found.suggestion < found.interval[1] < 10
+        >>> search = find_rate(model, opt, closure, total_steps=1000)
+        >>> 0.0001 < search.interval[0] < search.suggestion < search.interval[1] < 10
         True
-        >>> opt = Muon.from_model(model, lr=found.suggestion)
+        >>> opt = Muon.from_model(model, lr=search.suggestion)
     """
     if not callable(closure) or isinstance(model, Optimizer) or not hasattr(optimizer, "param_groups"):
         got = ", ".join(type(one).__name__ for one in (model, optimizer, closure) if one is not None)
@@ -101,12 +101,11 @@ def find_rate(
             "the order is find_rate(model, optimizer, closure), where closure() runs the next batch forward and "
             f"backward and returns its loss, got ({got})"
         )
-    lowest, highest, steps = _checked(lowest, highest, steps)
-    if isinstance(total_steps, float) and total_steps == total_steps // 1:
-        total_steps = int(total_steps)  # 1e4
-    if isinstance(total_steps, bool) or not hasattr(total_steps, "__index__") or total_steps < 1:
-        raise ValueError(f"total_steps must be a whole number ≥ 1, got {total_steps!r}")
-    total_steps = int(total_steps)
+    lowest, highest = float(lowest), float(highest)
+    if not (0 < lowest < highest < math.inf):
+        raise ValueError(f"rates rise from lowest > 0 to highest, finite and above it; got {lowest} and {highest}")
+    steps = _whole("steps", steps, _LEAST_STEPS, ": fewer tell no fall from noise")
+    total_steps = _whole("total_steps", total_steps, 1)
     rates = np.geomspace(lowest, highest, steps)
     settings = {"lowest": lowest, "highest": highest, "steps": steps, "total_steps": total_steps}
     ranks = Ranks(process_group, settings, owner="find_rate")
@@ -117,11 +116,13 @@ def find_rate(
     scaled = any(isinstance(one, GradScaler) and one.is_enabled() for one in scalers)
     with restored(model, optimizer, [scaler, *also] if scaler is not None else also, offload=offload):
         core = unwrapped(optimizer)  # by whose rates the steps are made
-        shares = _shares(core)
+        peaks = [float(group.get("initial_lr", group["lr"])) for group in core.param_groups]
+        if (unit := next((peak for peak in peaks if peak > 0), None)) is None:
+            raise ValueError(f"a parameter group needs an lr above 0, which sets the groups' ratios; got {peaks}")
         closure, params = _checked_closure(closure, optimizer)
         while (i := len(losses)) < steps:
-            for group, share in zip(core.param_groups, shares, strict=True):
-                set_rate(group, float(rates[i]) * share)
+            for group, peak in zip(core.param_groups, peaks, strict=True):
+                set_rate(group, float(rates[i]) * (peak / unit))
             optimizer.zero_grad()
             try:
                 observation = Observation.of(run_closure(closure, params) if params else closure(), 1.0)
@@ -130,7 +131,10 @@ def find_rate(
                 raise ValueError(
                     f"the batches ended after {i} of {steps} steps: let the closure start over{fewer}"
                 ) from None
-            loss = _mean(observation, ranks, i)
+            # NaN if one rank's loss is not finite, for all of them then share its gradients.
+            bad = Observation(float(not math.isfinite(observation.loss)), 1.0)
+            mean = math.nan if mean_loss([bad], ranks, i) else mean_loss([observation], ranks, i)
+            loss = math.nan if mean is None else mean
             before, doubt = doubt, not math.isfinite(loss)
             if before or not doubt:  # a bad batch gives one such loss, but broken weights give a second
                 losses.append(loss)
@@ -147,13 +151,6 @@ def find_rate(
                     scaler.step(optimizer)
                     scaler.update()
     return RateSearch(rates[: len(losses)], np.array(losses), has_broken(losses, steps), total_steps)
-
-
-def _mean(observation: Observation, ranks: Ranks, updates: int) -> float:
-    """The mean of the ranks' losses; NaN if one is not finite, for all ranks then share its gradients."""
-    bad = Observation(float(not math.isfinite(observation.loss)), 1.0)
-    loss = math.nan if mean_loss([bad], ranks, updates) else mean_loss([observation], ranks, updates)
-    return math.nan if loss is None else loss
 
 
 def _checked_closure(closure: Callable[[], L], optimizer: Optimizer) -> tuple[Callable[[], L], list[Tensor]]:
@@ -173,32 +170,18 @@ def _checked_closure(closure: Callable[[], L], optimizer: Optimizer) -> tuple[Ca
         loss = closure()
         if steps:
             raise ValueError(
-                "the closure steps the optimizer, which find_rate does after it: let it run forward and backward only"
+                "the closure steps the optimizer, which find_rate does: let it run forward and backward only"
             )
         return loss
 
     return checked, [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _checked(lowest: float, highest: float, steps: int) -> tuple[float, float, int]:
-    lowest, highest = float(lowest), float(highest)
-    if not (0 < lowest < highest < math.inf):
-        raise ValueError(f"rates rise from lowest > 0 to highest, finite and above it; got {lowest} and {highest}")
-    whole = operator.index(steps) if hasattr(steps, "__index__") and not isinstance(steps, bool) else 0
-    if whole < _LEAST_STEPS:
-        raise ValueError(
-            f"steps must be a whole number ≥ {_LEAST_STEPS}, got {steps!r}: fewer cannot tell a fall from noise"
-        )
-    return lowest, highest, whole
-
-
-def _shares(optimizer: Optimizer) -> list[float]:
-    """Each group's rate, relative to the first that is not 0."""
-    peaks = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
-    unit = next((peak for peak in peaks if peak > 0), None)
-    if unit is None:
-        raise ValueError(f"a parameter group needs an lr above 0, which sets the ratios between groups; got {peaks}")
-    return [peak / unit for peak in peaks]
+def _whole(name: str, value: Any, least: int, why: str = "") -> int:
+    value = int(value) if isinstance(value, float) and value.is_integer() else value  # 1e4
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+        raise ValueError(f"{name} must be a whole number ≥ {least}, got {value!r}{why}")
+    return operator.index(value)
 
 
 def set_rate(group: dict[str, Any], rate: float | Tensor) -> None:

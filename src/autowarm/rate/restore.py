@@ -133,7 +133,7 @@ class Keeper:
             return lambda: thing.set_state(drawn)
         if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
             raise TypeError(
-                f"also= takes generators and objects with state_dict and load_state_dict, got {type(thing).__name__}"
+                f"also= takes generators, and what has state_dict and load_state_dict, got {type(thing).__name__}"
             )
         state = copy.deepcopy(thing.state_dict())
         return lambda: thing.load_state_dict(state)
@@ -156,11 +156,6 @@ class Keeper:
             return value
 
         return restore
-
-
-def may_count(name: str, value: Any) -> bool:
-    """Whether this entry of a group may be a count that only the optimizer's updates change."""
-    return isinstance(value, int | float | Tensor) and name not in _OPTIONS
 
 
 def _each_again(value: tuple[Any, ...], restores: list[Restore]) -> tuple[Any, ...]:
@@ -229,7 +224,9 @@ class Snapshot:
         for group in optimizer.param_groups:
             self._weights |= {p: self._keep(p) for p in group["params"] if p not in self._weights}
             if (first := _first(group)) not in self._counters:
-                self._counters[first] = {name: self._keep(x) for name, x in group.items() if may_count(name, x)}
+                # What is no option may be a count that only the optimizer's updates change.
+                numbers = {name: x for name, x in group.items() if isinstance(x, int | float | Tensor)}
+                self._counters[first] = {name: self._keep(x) for name, x in numbers.items() if name not in _OPTIONS}
 
     def restore(self, optimizer: Optimizer) -> None:
         """Restore all of it. Gradients become zero: they were taken at the weights that this replaces."""

@@ -44,8 +44,8 @@ class RateSearch:
         >>> from autowarm.rate import RateSearch
         >>> rates = np.geomspace(1e-6, 10, 100)
         >>> losses = 2 - 1 / (1 + 1e-3 / rates) + 100 * rates**2  # falls around 1e-3, breaks at about 0.1
-        >>> found = RateSearch(rates[:75], losses[:75], broken=True, total_steps=1000)
-        >>> f"{found.suggestion:.1e}"
+        >>> search = RateSearch(rates[:75], losses[:75], broken=True, total_steps=1000)
+        >>> f"{search.suggestion:.1e}"
         '1.2e-03'
         >>> RateSearch(rates, np.full(100, 2.0), broken=False).suggestion
         Traceback (most recent call last):

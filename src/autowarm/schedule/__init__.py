@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AdaptiveWarmup", "Calibration", "Profile", "SpikeGuard", "calibrate", "objective"]
 
-_HOMES = dict(
-    zip(__all__, ("adaptive", "planning", "profile", "recovery.beside", "calibration", "calibration"), strict=True)
-)
+_ROOMS = ("adaptive", "planning", "profile", "recovery.beside", "calibration", "calibration")
+_HOMES = dict(zip(__all__, _ROOMS, strict=True))
 
 
 def __getattr__(name: str) -> object:

@@ -3,6 +3,7 @@
 `core` decides; this file connects it to PyTorch. A loss's whole way is `AdaptiveWarmup.step` and `_update_lr`.
 """
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,11 +26,12 @@ from . import core
 from .alarms import Alarms
 from .clock import UpdateClock, only_makes_state
 from .groups import GroupRates
+from .peak_limit import PeakLimit
 from .planning import Calibrated, Calibration, check_horizon, clean
 from .recovery import Guard, Order
 from .report import Report
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape
-from .state import checked, numbers_of, opened, resumed, sealed
+from .state import checked, opened, resumed, sealed
 
 
 class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are floats here
@@ -37,19 +39,17 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
     During warm-up the rate is the larger of two: the paper's η(Δ) at the averaged loss (see `Profile`), and a ramp in
     time that reaches the peak at ``max_warmup``. Warm-up ends when the gap Δ = loss − f* falls below Δ' or the ramp
-    reaches the peak; the decay then takes the rest of the run. All rates are in (0, lr], and the first update uses
-    lr/div. If f* is not given, it is 0.3·f(x0), where f(x0) is the second lowest of the first ten losses; if it cannot
-    be derived, as for a loss that begins at 0 or below, the ramp alone sets the rate.
+    reaches the peak; then comes the decay. All rates are in (0, lr], the first is lr/div. If f* is not given, it is
+    0.3·f(x0), where f(x0) is the second lowest of the first ten losses; if it cannot be derived, as for a loss that
+    begins at 0 or below, the ramp alone sets the rate.
 
     Call ``step(loss)`` after ``optimizer.step()``, or before, in the order of the paper's Algorithm 1; but after
     ``loss.backward()`` with ``recover=True``, which restores weights. Time is counted in updates that the optimizer
-    really made; what a `torch.amp.GradScaler` skipped is no update. On an accelerator a loss is read four updates after
-    its own, so that nothing waits for the device; on a CPU at once. Groups may be added during the run, at their peak
-    rate; one with ``warmup=False`` stays at its peak until the common decay, one whose lr is 0 stays at 0, and timm's
-    ``lr_scale`` multiplies its group's rate.
-
-    The schedule owns the rates: at each step it writes every group's peak times the share, whatever others wrote there.
-    Change `base_lrs`, one entry a group, to change the peaks during the run.
+    really made; what a `torch.amp.GradScaler` skipped is no update. On an accelerator a loss is read four updates late,
+    so that nothing waits for the device. Groups may be added during the run, at their peak rate; one with
+    ``warmup=False`` stays at its peak until the common decay, and timm's ``lr_scale`` multiplies its group's rate. The
+    schedule owns the rates: at each step it writes every group's peak times the share, whatever others wrote. Change
+    `base_lrs`, one entry a group, to change the peaks during the run.
 
     Args:
         optimizer: any PyTorch optimizer. The rates of its groups are the peak rates; the schedule keeps their ratios.
@@ -61,16 +61,17 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         trained: whether the weights were trained before, as in fine-tuning; warm-up then takes at most 3 % of the
             run. None looks at the weights at the first update, see `autowarm.pretrained`.
         decay: "cosine", "linear", "1-sqrt" (1 − √p), "power" ((1 − p)²), "wsd" (flat, then linear to 0 over the last
-            fifth), "wso" (flat), or a function that maps the share p of the decay that has passed (0 to 1) to a share
-            of the peak rate (1 at p = 0), floats both.
+            fifth), "wso" (flat), or a function from the share p of the decay that has passed to one of the peak rate.
         final_ratio: the decay goes from lr to final_ratio·lr.
-        recover: what to do when the loss rises far above its lowest level, or stops being finite: True restores the
-            weights and the optimizer from a copy of the healthy run and goes on with the next batches; the model in
-            place of True restores its buffers, too, and parameters that the optimizer does not hold; "warn" only
-            warns, False does not look. See `recoveries` and docs/recovery.md.
+        recover: what to do when the loss rises far above its lowest level, or stops being finite: True restores weights
+            and optimizer from a copy of the healthy run and goes on; the model in place of True restores its buffers,
+            too, and what else it holds; "warn" only warns. See `recoveries` and docs/recovery.md.
+        peak_limit: if T steps in random directions would move the weights by more than this many times their norm, all
+            peaks are lowered by one factor at the first update, with a warning; see docs/which-rate.md. None lowers
+            none; SGD, optimizers that are not known and weights that are all zero have no limit.
         target_loss: f*, roughly the loss at the end of the run; None takes 0.3·f(x0).
-        chance_loss: the loss of an untrained model, such as ln(vocabulary) for a language model; f(x0) is never taken
-            to be higher. If f(x0) is below three quarters of it, the weights count as trained.
+        chance_loss: the loss of an untrained model, such as ln(vocabulary), above which f(x0) is not taken. If f(x0) is
+            below three quarters of it, the weights count as trained.
         smoothing: share of T over which the loss is averaged; 0 uses each raw loss, and takes the first one as f(x0).
             "auto" is 5 % of T up to 4,000 updates, 200 updates up to a T of 20,000, and 1 % of T from there on.
         div: ratio of the peak rate to the first rate, > 1.
@@ -78,19 +79,15 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             size (Lion, AdamW), else Δ0/3, or what ``calibration`` chooses.
         warmup: "linear" or "cosine", the shape of the ramp and of the calibration's target, or a function as for
             ``decay`` of the distance from the ramp's end (1 at its start, 0 at the peak).
-        profile: η(Δ) of your own in place of the paper's: a function from the gap to a rate in any unit, highest at
-            ``peak_gap``, where the rate is lr.
-        calibration: the geometry for which Δ' is calibrated as in the paper, by name, or a
-            `autowarm.schedule.Calibration`; None calibrates nothing.
+        profile: η(Δ) of your own: a function from the gap to a rate in any unit, highest at ``peak_gap``, which is lr.
+        calibration: the geometry for which Δ' is calibrated as in the paper, or a `Calibration`; None calibrates none.
         max_nonfinite: how many non-finite losses in a row raise an error; 1 raises at the first, None never.
-        process_group: the ranks that share the run; None means all ranks, if `torch.distributed` is in use. They share
-            the mean loss, so their rates are bit-identical. Every rank must call ``step`` as often: give them equal
-            shares of the data, as ``DistributedSampler(drop_last=True)`` does.
+        process_group: the ranks that share the run, its mean loss and rates; None means all, if `torch.distributed` is
+            in use. Each must call ``step`` as often: give them equal data (``DistributedSampler(drop_last=True)``).
 
     Raises:
         ValueError: an argument is out of range, or a name is unknown; or ``recover=True`` and updates may be replays of
             a captured graph. At the first loss: it is not above ``target_loss``, or exceeds it by ``peak_gap`` or less.
-            Later: groups have gone, or are in another order.
         RuntimeError: ``max_nonfinite`` is reached, ranks disagree, or another rank makes no step until the timeout of
             the process group. In ``loss.backward()`` with ``recover=True``: it came after the ``step`` that took it.
 
@@ -112,8 +109,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         ('decay', True)
     """
 
-    load_warning: str | None = None
-    """What the last `load_state_dict` warned about, for trainers that suppress warnings while they load."""
+    load_warning: str | None = None  # what `load_state_dict` warned about: some trainers suppress warnings meanwhile
     _is_accelerate_prepared = True  # lets Accelerate save this object without its wrapper, which drops losses
 
     @plain_words
@@ -128,6 +124,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         decay: Decay | Shape = "cosine",
         final_ratio: float = 0.0,
         recover: bool | Literal["warn"] | nn.Module = False,
+        peak_limit: float | None = 2.5,
         target_loss: float | None = None,
         chance_loss: float | None = None,
         smoothing: float | Literal["auto"] = "auto",
@@ -141,9 +138,9 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
     ) -> None:
         inner, self._settings, self._plan, self._kappa_counted, max_nonfinite = checked(
             optimizer, total_steps=total_steps, max_warmup=max_warmup, trained=trained, decay=decay,
-            final_ratio=final_ratio, recover=recover, target_loss=target_loss, chance_loss=chance_loss,
-            smoothing=smoothing, div=div, peak_gap=peak_gap, warmup=warmup, profile=profile, calibration=calibration,
-            max_nonfinite=max_nonfinite,
+            final_ratio=final_ratio, recover=recover, peak_limit=peak_limit, target_loss=target_loss,
+            chance_loss=chance_loss, smoothing=smoothing, div=div, peak_gap=peak_gap, warmup=warmup, profile=profile,
+            calibration=calibration, max_nonfinite=max_nonfinite,
         )  # fmt: skip
         self.process_group = process_group
         first = next((p for group in inner.param_groups for p in group["params"]), torch.empty(0))
@@ -151,9 +148,9 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._losses, self._order = Losses(self._ranks), Order(self._settings["recover"] is True)
         self._clock, self._groups = UpdateClock(inner), GroupRates(inner)
         self._state, self._look = core.begin(self._plan), FirstLook()
-        self._guard = Guard(recover, self._length, inner) if self._settings["recover"] else None
-        self._alarms = Alarms(max_nonfinite)
-        self._waiting = False  # whether a SequentialLR has yet to start this schedule
+        self._limit = PeakLimit(self._settings["peak_limit"])
+        self._guard = Guard(recover, self._state.planned_steps, inner) if self._settings["recover"] else None
+        self._alarms, self._waiting = Alarms(max_nonfinite), False  # whether a SequentialLR has yet to start this one
         LRScheduler.__init__(self, inner)
         self._agree()
         self._watch()
@@ -166,23 +163,22 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
         Args:
             optimizer, total_steps, target_loss: see the class.
-            options: any other argument of the class except ``max_warmup``, ``chance_loss``, ``smoothing`` and
-                ``trained``, which Algorithm 1 does not know; ``div`` defaults to 100, or to that of ``profile``.
+            options: any other argument of the class except ``max_warmup``, ``chance_loss``, ``smoothing``, ``trained``
+                and ``peak_limit``; ``div`` defaults to 100, or to that of ``profile``.
 
         Example:
             >>> import torch
             >>> from autowarm import AdaptiveWarmup, Lion
-            >>> opt = Lion(torch.nn.Linear(4, 4).parameters(), lr=1e-3)
-            >>> sched = AdaptiveWarmup.paper(opt, 1000, target_loss=0.1)
+            >>> sched = AdaptiveWarmup.paper(Lion(torch.nn.Linear(4, 4).parameters()), 1000, target_loss=0.1)
         """
         if target_loss is None:
             raise ValueError("Algorithm 1 needs target_loss, its f*: roughly the loss at the end of the run")
-        if given := sorted(options.keys() & {"max_warmup", "chance_loss", "smoothing", "trained"}):
+        if given := sorted(options.keys() & {"max_warmup", "chance_loss", "smoothing", "trained", "peak_limit"}):
             raise TypeError(f"Algorithm 1 has no {given[0]}: use AdaptiveWarmup itself")
         options = {"div": getattr(options.get("profile"), "div", 100.0), **options}
         if all(options.get(name) is None for name in ("calibration", "peak_gap", "profile")):
             options["calibration"] = Calibration()
-        exact: dict[str, Any] = {"max_warmup": None, "smoothing": 0.0, "trained": False}
+        exact: dict[str, Any] = {"max_warmup": None, "smoothing": 0.0, "trained": False, "peak_limit": None}
         return cls(optimizer, total_steps, target_loss=target_loss, **exact, **options)
 
     @property
@@ -197,8 +193,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         elif updates != self.last_epoch:
             raise AttributeError(
                 f"last_epoch counts the updates made, {self.last_epoch}, and cannot be set to {updates}: resume by "
-                "load_state_dict(...) with the state that this scheduler saved. Without one, make a new "
-                "AdaptiveWarmup over the updates that are left"
+                "load_state_dict(...). Without a saved state, make a new AdaptiveWarmup over the updates that are left"
             )
 
     def observe(self, loss: Tensor | float, weight: float = 1.0) -> None:
@@ -228,33 +223,39 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             ValueError, RuntimeError: see the class.
         """
         loss = metrics if loss is None else loss
-        if self.optimizer is not self._clock.optimizer:
+        if self.optimizer is not self._clock.optimizer:  # a trainer has put its wrapper here
             self._unwrap()
         if self._order.matters:
-            self._order.taken(loss)
-        before = self._state
+            self._order.stepping(loss)
+        before = state = self._state
+        # How many updates were made since the last call, and the mean losses that can be read now without waiting.
         updates_made, readings = self._losses.read(loss, self._clock, before.updates)
         self._step_count += 1
-        if updates_made is None and not readings:
+        if updates_made is None and not readings:  # a GradScaler has skipped the update
             self._alarms.idle(self._clock)
             return
-        updates = before.updates + (updates_made or 0)
-        state = before if updates_made is None else self._settled(before)
-        for update, mean in readings or [(updates, None)]:  # while losses are late, time goes on alone
+        # The first update settles whether the weights were trained before. All ranks are at this step.
+        if updates_made is not None and state.trained is None and state.ended_by is None:
+            if (trained := self._plan.trained) is None:
+                trained = self._look.verdict(self.optimizer, self.process_group).trained
+            state = core.settle(self._plan, state, trained)
+            self._limit.settle(self.optimizer, self._groups.rates, state.planned_steps, self.process_group)
+        # The rule takes each loss; while losses are late, time goes on alone. The guard may restore the run.
+        updates, mean = before.updates + (updates_made or 0), None
+        for update, mean in readings or [(updates, None)]:
             state = core.advance(self._plan, state, updates, mean)
-            if self._guard is not None:
-                state = self._recover(self._guard, state, update, mean)
+            if self._guard is None:
+                continue
+            recovery = self._guard.after(updates, update, mean, self.optimizer, self._peak, state.average)
+            if recovery is not None and recovery.restored is not None:
+                state = state._replace(average=self._guard.average)
+            if recovery is not None and recovery.peak_after != recovery.peak_before:
+                state = core.lowered(state)
         self._state = state
         self._write()
-        self._alarms.look(before, state, readings, self._clock, recovers=self._guard is not None)
-
-    def _settled(self, state: core.State) -> core.State:
-        """The state once it is known whether the weights were trained before; all ranks are at this step."""
-        if state.trained is not None or state.ended_by is not None:
-            return state
-        if (trained := self._plan.trained) is None:
-            trained = self._look.verdict(self.optimizer, self.process_group).trained
-        return core.settle(self._plan, state, trained)
+        # Alarms look at the first losses, and then at what is out of order: no loss, one that is not finite, the end.
+        if self._alarms.early or mean is None or state.failures or updates + 1 >= (state.total_steps or math.inf):
+            self._alarms.look(before, state, readings, self._clock, recovers=self._guard is not None)
 
     def _update_lr(self, epoch: int | None = None) -> None:  # SequentialLR starts ours over at a milestone
         if epoch != 0:
@@ -263,7 +264,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._alarms.begun, self._groups.unsettled = True, None  # what ran before this milestone is no mistake
 
     def _unwrap(self) -> None:
-        """A trainer may have put a wrapper of the optimizer here; another optimizer is refused."""
+        """Take the optimizer out of its wrapper; another optimizer is refused."""
         ours, other = self._clock.optimizer, unwrapped(self.optimizer)
         if other is not ours:
             kinds = f"{type(ours).__name__} was replaced by another {type(other).__name__}"
@@ -274,7 +275,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
     def get_lr(self) -> list[float | Tensor]:
         """The rates for the next update: each group's peak rate times its share."""
-        return [rate.written for rate in self._groups]
+        return [rate.written for rate in self._groups.rates]
 
     def _initial_step(self) -> None:
         self._step_count = 1
@@ -282,48 +283,30 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._restart()
 
     def _restart(self) -> None:
-        self._waiting, self._losses.pending, self._look = False, [], FirstLook()
+        self._waiting, self._losses.pending = False, []
+        self._look, self._limit = FirstLook(), PeakLimit(self._limit.most)
         self._state = core.begin(replace(self._plan, total_steps=self._state.planned_steps))
         if self._guard is not None:
-            self._guard.restart(self._length)
-        self._clock.made = 0
+            self._guard.restart(self._state.planned_steps)
+        self._clock.updates, self._alarms.early = 0, True
         self._groups.adopt(self.base_lrs)
         self._groups.accept()  # SequentialLR has let others set the rates
-        self._write()
-
-    @property
-    def _length(self) -> int:
-        return self._state.planned_steps or core.OPEN_HORIZON
+        self._write()  # lr/div
 
     def _write(self) -> None:
-        self._groups.adopt(self.base_lrs)
-        factor = 1.0 if self._guard is None else self._guard.share(self.last_epoch)
+        factor = self._limit.factor * (1.0 if self._guard is None else self._guard.share(self._state.updates))
         self._last_lr = [*self._groups.write(self.base_lrs, factor, self._plan, self._state)]
         # Stages of a pipeline hold different groups, so ranks compare the rate of a group like the first one.
-        self._ranks.rate = self._peak * factor * self._state.share
+        self._ranks.rate = self._groups.peak * factor * self._state.share
         if self._groups.outside is not None:
             self._alarms.warn("outside", **self._groups.outside)
-
-    def _recover(self, guard: Guard, state: core.State, at: int, loss: float | None) -> core.State:
-        """Let the guard see the loss, and do what it says at an alarm."""
-        recovery = guard.after(state.updates, at, loss, self.optimizer, self._peak, state.average)
-        if recovery is None:
-            return state
-        if recovery.restored is not None:
-            state = state._replace(average=guard.average)
-        return core.lowered(state) if recovery.peak_after != recovery.peak_before else state
-
-    # What the optimizer's hooks tell.
+        if self._limit.factor < 1.0:
+            self._alarms.warn("peak limit", **self._limit.words(self._peak))
 
     def _watch(self) -> None:
         hook(self.optimizer.register_step_pre_hook, self, AdaptiveWarmup._before_update)
-        hook(self.optimizer.register_load_state_dict_post_hook, self, AdaptiveWarmup._forget_trials)
         for one in inside(self.optimizer):  # which may step one by one, in the backward pass
             hook_once_compiled(one.register_step_pre_hook, self, AdaptiveWarmup._look_at_weights)
-
-    def _forget_trials(self, *_: Any) -> None:
-        if self._clock.first_tick is None:  # the optimizer has loaded a state, which ends a rate finder's trials
-            self._clock.made = 0
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -345,11 +328,12 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
     def _look_at_weights(self) -> None:
         """Look, before the first update, for signs that they were trained before."""
-        if self._state.trained is None and not (self.last_epoch or self._clock.made or self._clock.pretended):
+        if self._state.trained is None and not (self.last_epoch or self._clock.updates or self._clock.pretended):
             self._look.take(self.optimizer, self.process_group)
+            self._limit.look(self.optimizer, self._groups.rates)
 
     def extend(self, total_steps: int | None) -> None:
-        """Change the length of the run. The rate of the next update does not change.
+        """Change the length of the run. The rate of the next update changes only if ``peak_limit`` moves the peak.
 
         During warm-up, the ramp continues from its current value to its end in a run of the new T; if it would already
         be at the peak, the decay starts from the current rate. During the decay, or after it, a longer T lets the rates
@@ -371,6 +355,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         """
         total_steps = clean(total_steps=total_steps)["total_steps"]
         check_horizon(total_steps, self._plan.decay, self.last_epoch)
+        if self.ended_by is None and self._limit.resize(total_steps):
+            self._alarms.warned.discard("peak limit")
         self._change(core.extend(self._plan, self._state, total_steps))
 
     def decay_now(self, steps: int, decay: Decay = "cosine") -> None:
@@ -386,8 +372,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         Example:
             >>> import torch
             >>> from autowarm import AdaptiveWarmup, Lion
-            >>> opt = Lion(torch.nn.Linear(4, 4).parameters(), lr=0.01)
-            >>> sched = AdaptiveWarmup(opt, total_steps=None, decay="wso")
+            >>> sched = AdaptiveWarmup(Lion(torch.nn.Linear(4, 4).parameters()), total_steps=None, decay="wso")
             >>> sched.decay_now(10, "1-sqrt")
             >>> sched.phase, sched.total_steps
             ('decay', 10)
@@ -402,14 +387,14 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         """Go on from a state that a user has asked for; all ranks must make the same change."""
         self._state = state
         if self._guard is not None:
-            self._guard.resize(self._length)
+            self._guard.resize(self._state.planned_steps)
         self._agree()
-        self._alarms.said.discard("overrun")
+        self._alarms.warned.discard("overrun")  # of the other T
         self._write()
 
     def _agree(self) -> None:
         """Tell the ranks what they must agree on: settings, what was changed since, and the peak rate."""
-        now = {"total_steps": self.total_steps, "decay": self._state.decay, "peak": self._peak}
+        now = {"total_steps": self.total_steps, "decay": self._state.decay, "peak": self._groups.peak}
         self._ranks.agree_on(self._settings | {"now": now})
 
     def state_dict(self) -> dict[str, Any]:
@@ -417,12 +402,13 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
         On an accelerator this waits for the last four losses. With ``recover``, a resumed run makes a new copy.
         """
-        self._groups.adopt(self.base_lrs)
         content = {"settings": dict(self._settings), "last_epoch": self.last_epoch, "step_count": self._step_count}
         content |= {"groups": self._groups.state_dict(self.base_lrs), **self._losses.state_dict()}
-        content |= {"said": sorted(self._alarms.said), "clock": self._clock.state_dict()}
+        content |= {"warned": sorted(self._alarms.warned), "clock": self._clock.state_dict()}
         content |= {"recovery": None if self._guard is None else self._guard.state_dict()}
-        return sealed("AdaptiveWarmup", content | {"state": numbers_of(self._state)})
+        state = {name: list(x) if isinstance(x, tuple) else x for name, x in self._state._asdict().items()}
+        limit = [self._limit.moves, self._limit.length]
+        return sealed("AdaptiveWarmup", content | {"state": state, "peak_limit": limit})
 
     @in_normal_mode
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -433,26 +419,31 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         Raises:
             ValueError: the state is another class's, damaged, or of other settings, which are listed; nothing changes.
         """
+        # First all that may be refused: nothing has changed until then.
         content = opened("AdaptiveWarmup", state_dict)
         self._groups.adopt(self.base_lrs)
         groups = len(content["groups"]), len(self.optimizer.param_groups)
         plan, state, warning = resumed(content, self._settings, self._plan, groups, self._kappa_counted)
         self._plan, self._state = plan, state
         if isinstance(plan.peak_gap, Calibrated):
-            self._settings["kappa"] = plan.peak_gap.kappa
-        self._waiting, self._step_count = content["last_epoch"] < 0, content["step_count"]
-        self._alarms.said = set(content["said"]) - (set() if warning is None else {"overrun", "stalled"})
+            self._settings["kappa"] = plan.peak_gap.kappa  # as saved: it stays when groups come or are frozen
+        self._waiting, self._step_count, self._alarms.early = content["last_epoch"] < 0, content["step_count"], True
+        self._alarms.warned = {*content["warned"]} - (
+            set() if warning is None else {"overrun", "stalled", "peak limit"}
+        )
         self._clock.load_state_dict(content["clock"])
         self._losses.load_state_dict(content)
+        self._limit.moves, length = content["peak_limit"]
+        self._limit.resize(length if warning is None or content["state"]["ended_by"] else state.planned_steps)
         if self._guard is not None:
-            self._guard.restart(self._length)
+            self._guard.restart(self._state.planned_steps)
             if content["recovery"] is not None:
                 self._guard.load_state_dict(content["recovery"])
         self._agree()
+        # The rates, last: of groups that the state does not know by the rule, and of the others as saved.
         self._groups.accept()
-        self._write()  # of groups that the state does not know
-        self._groups.load_state_dict(content["groups"])
-        self.base_lrs, self._last_lr = [rate.peak for rate in self._groups], self.get_lr()
-        self.load_warning = warning
+        self._write()
+        self.base_lrs = self._groups.load_state_dict(content["groups"])
+        self._last_lr, self.load_warning = self.get_lr(), warning
         if warning is not None:
             warnings.warn(warning, stacklevel=frames_of_ours())

@@ -57,21 +57,25 @@ WORDS = {
         "loss, which falls, and no accuracy or reward; if it is the loss, the peak rate is too high"
     ),
     "unstepped": (
-        "{made} updates were made since the schedule's last step (or its construction), all at one rate: call "
+        "{updates} updates were made since the schedule's last step (or its construction), all at one rate: call "
         "step(loss) after every optimizer.step(). total_steps counts updates, too, not epochs"
     ),
     "resumed": (
-        "the optimizer has made {made} updates by its state, and this schedule begins a warm-up at lr/div. If a run "
+        "the optimizer has made {updates} updates by its state, and this schedule begins a warm-up at lr/div. If a run "
         "goes on, load the schedule's own state, too (load_state_dict); trained=True says that a new warm-up is meant"
     ),
     "no gradient": (
-        "no tensor of {optimizer} had a gradient in {made} updates, so they changed nothing: it holds other tensors "
+        "no tensor of {optimizer} had a gradient in {updates} updates, so they changed nothing: it holds other tensors "
         "than the model that computes the loss. Make optimizer and scheduler after copying the model, moving it to "
         "another device, or load_state_dict(assign=True)"
     ),
     "nonfinite": (
         "the loss was NaN or infinite {when} update {updates}: the schedule ignores it but counts the update (warned "
         "once). An optimizer that has made this update may have NaN weights: skip it there, or pass recover=True"
+    ),
+    "peak limit": (
+        "lr {lr:g} moves the weights by {moves:g}% of their norm in each update; {updates:,} updates bear {bears:g}%: "
+        "the peak is {peak:.2g} (peak_limit=None keeps {lr:g})"
     ),
     "stalled": "the run of total_steps={total} ends still in warm-up: {why}",
     "overrun": (
@@ -101,15 +105,16 @@ class Alarms:
 
     def __init__(self, max_nonfinite: int | None) -> None:
         self.max_nonfinite = max_nonfinite
-        self.said: set[str] = set()
+        self.warned: set[str] = set()
         self._first: list[float] = []  # losses of a new run
         self.begun = False  # whether an update was made
+        self.early = True  # whether the first losses are still looked at
         self._without = 0  # updates in a row without a gradient, until there was one
 
     def warn(self, kind: str, **values: Any) -> None:
         """Warn, unless a warning of this kind was given before."""
-        if kind not in self.said:
-            self.said.add(kind)
+        if kind not in self.warned:
+            self.warned.add(kind)
             warnings.warn(WORDS[kind].format(**values), stacklevel=frames_of_ours())
 
     def idle(self, clock: UpdateClock) -> None:
@@ -125,8 +130,10 @@ class Alarms:
         if before.ended_by is None:
             for _, loss in readings:
                 self.losses(loss, before, state)
-            if state.updates <= FIRST < 2 * clock.interrupted and "idle" not in self.said:
+            if state.updates <= FIRST < 2 * clock.interrupted and "idle" not in self.warned:
                 self.warn("micro-batches", calls=clock.interrupted, updates=state.updates)
+        first = state.opening or len(self._first) < FIRST or state.updates <= FIRST
+        self.early = state.ended_by is None and bool(first)
         if state.failures > before.failures:
             self.nonfinite(state, clock.optimizer, recovers)
         if state.updates + 1 >= (state.total_steps or math.inf):
@@ -152,10 +159,10 @@ class Alarms:
 
     def before_update(self, clock: UpdateClock, groups: GroupRates, *, known: bool, training: bool) -> None:
         """Look at what is about to be updated: ``known`` whether its weights were trained, in ``training`` for sure."""
-        optimizer, update = clock.optimizer, clock.made + 1
+        optimizer, update = clock.optimizer, clock.updates + 1
         # A loop that has stepped the schedule all along, or sets the rates by another one now, knows what it does.
         if update == UNSTEPPED and clock.ticks < UNSTEPPED and groups.untouched:
-            self.warn("unstepped", made=update)
+            self.warn("unstepped", updates=update)
         if not self.begun and groups.unsettled is not None:
             lr, peak = groups.unsettled
             self.warn("unsettled", lr=lr, peak=peak)
@@ -163,13 +170,13 @@ class Alarms:
             steps = (state.get("step", 0) for state in optimizer.state.values() if isinstance(state, dict))
             before = max((int(x) for x in steps if not isinstance(x, Tensor) or x.device.type == "cpu"), default=0)
             if before > 1:  # the step that makes a state for a checkpoint may count
-                self.warn("resumed", made=before)
+                self.warn("resumed", updates=before)
         self.begun = True
         if training and self._without >= 0:
             params = (p for group in optimizer.param_groups for p in group["params"])
             self._without = -1 if any(p.grad is not None for p in params) else self._without + 1
             if self._without == UNSTEPPED - 5:
-                self.warn("no gradient", made=self._without, optimizer=type(optimizer).__name__)
+                self.warn("no gradient", updates=self._without, optimizer=type(optimizer).__name__)
 
     def nonfinite(self, state: core.State, optimizer: Optimizer, recovers: bool) -> None:
         """Warn of a loss that was not finite; raise `Diverged` where there were ``max_nonfinite`` in a row."""
@@ -196,6 +203,7 @@ class Alarms:
             if state.average is None or (state.gap0 is not None and state.ramp is not None):
                 why = NO_LOSS
             when = "" if state.average is None else " after the ramp"
-            self.warn("stalled", total=total, why=why.format(when=when, fstar=state.fstar, peak_gap=state.peak_gap))
+            gaps = {"fstar": state.target_loss, "peak_gap": state.peak_gap}
+            self.warn("stalled", total=total, why=why.format(when=when, **gaps))
         if calls > total + 1:  # some loops make one update more than planned
             self.warn("overrun", total=total)

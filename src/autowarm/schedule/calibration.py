@@ -119,7 +119,10 @@ def objective(
         raise ValueError(f"kappa and sigma_f2 must be positive and finite, got {kappa} and {sigma_f2}")
     if not np.all((peaks > 0) & (peaks < gap0)):
         raise ValueError(f"every candidate must lie between 0 and the first gap {gap0}")
-    warmup, decay = _target_shapes(target)
+    parts: Sequence[str | Shape] = target.split("-", 1) if isinstance(target, str) else target
+    if len(parts) != 2:
+        raise ValueError(f'target must be "warmup-decay", such as "linear-cosine", or a pair, got {target!r}')
+    warmup, decay = warmup_shape(parts[0]), decay_shape(parts[1])
     sigma = np.sqrt(sigma_f2 / kappa)
     column = peaks.reshape(-1, 1)
     curvature = (div - 1.0) / bend(gap0, gap0 - column, column, rho)
@@ -142,13 +145,6 @@ def objective(
     for near, far in pairwise(edges):
         total += panel(near, far, column, -1, lambda p: _fall(decay, p))
     return total.reshape(peaks.shape)
-
-
-def _target_shapes(target: str | tuple[str | Shape, str | Shape]) -> tuple[Shape, Shape]:
-    parts: Sequence[str | Shape] = target.split("-", 1) if isinstance(target, str) else target
-    if len(parts) != 2:
-        raise ValueError(f'target must be "warmup-decay", such as "linear-cosine", or a pair, got {target!r}')
-    return warmup_shape(parts[0]), decay_shape(parts[1])
 
 
 def _fall(shape: Shape, p: Array) -> Array:

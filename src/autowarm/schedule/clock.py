@@ -10,15 +10,6 @@ from ..optim.ranks.dtensors import local
 from ..others.wrapped import hook, inside
 
 
-def _overflowed(optimizer: Optimizer) -> bool:
-    """Whether this step changes nothing, because the gradients overflowed.
-
-    A GradScaler calls `step` on a fused optimizer even then, and the kernels read ``found_inf``.
-    """
-    found: Tensor | None = getattr(optimizer, "found_inf", None)
-    return found is not None and not is_capturing(found.device) and bool(found)
-
-
 def only_makes_state(optimizer: Optimizer) -> bool:
     """Whether a step that is about to begin is no update: at rate 0, without a gradient, of an optimizer without state.
 
@@ -52,7 +43,7 @@ class UpdateClock:
         pretended: whether the steps made now are no updates.
     """
 
-    SAVED = ("made", "ever_stepped", "first_tick", "idle")
+    SAVED = ("updates", "ever_stepped", "first_tick", "idle")
     pretended, ticks, interrupted = False, 0, 0
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -60,7 +51,7 @@ class UpdateClock:
         self.ever_stepped = False
         self.first_tick: int | None = None
         self.idle = 0
-        self._made = [0] * len(inside(optimizer))  # updates since the last tick, by each optimizer inside
+        self._updates = [0] * len(inside(optimizer))  # updates since the last tick, by each optimizer inside
         self._register()
 
     def _register(self) -> None:
@@ -75,11 +66,20 @@ class UpdateClock:
 
             def count(clock: "UpdateClock", stepped: Optimizer, *_: Any, i: int = i) -> None:
                 inner, entered[i] = entered[i], False
-                if inner and not clock.pretended and not _overflowed(stepped):
-                    clock._made[i] += 1
+                # A GradScaler steps a fused optimizer even if gradients overflowed: its kernels read ``found_inf``.
+                flag: Tensor | None = getattr(stepped, "found_inf", None)
+                overflowed = flag is not None and not is_capturing(flag.device) and bool(flag)
+                if inner and not clock.pretended and not overflowed:
+                    clock._updates[i] += 1
 
             hook(one.register_step_pre_hook, self, enter)
             hook(one.register_step_post_hook, self, count)
+
+        def forget(clock: "UpdateClock", *_: Any) -> None:
+            if clock.first_tick is None:  # a state that is loaded ends a rate finder's trials
+                clock.updates = 0
+
+        hook(self.optimizer.register_load_state_dict_post_hook, self, forget)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # A copied optimizer has lost its hooks.
@@ -87,13 +87,13 @@ class UpdateClock:
         self._register()
 
     @property
-    def made(self) -> int:
+    def updates(self) -> int:
         """The number of updates since the last tick."""
-        return max(self._made)
+        return max(self._updates)
 
-    @made.setter
-    def made(self, made: int) -> None:
-        self._made = [made] + [0] * (len(self._made) - 1)
+    @updates.setter
+    def updates(self, updates: int) -> None:
+        self._updates = [updates] + [0] * (len(self._updates) - 1)
 
     @property
     def ahead(self) -> bool:
@@ -106,23 +106,24 @@ class UpdateClock:
         Unless this is ``training``, because a loss came with a graph, the losses may be made up, for a dry run of the
         schedule.
         """
-        made = max(self._made)
+        updates = max(self._updates)
         if self.first_tick is None:
-            self.first_tick = 1 if made else 0
-            if not made and not self._replayed():
+            self.first_tick = 1 if updates else 0
+            if not updates and not self._replayed():
                 return 0  # the order of Algorithm 1: the loss first, then the first update
-        if made:
-            self._made = [0] * len(self._made)
+        if updates:
+            # After calls without one, this was a step for each micro-batch, or a GradScaler has skipped some.
+            self._updates = [0] * len(self._updates)
             self.interrupted += self.idle > 0
             self.ever_stepped, self.idle, self.ticks = True, 0, self.ticks + 1
-            return made
+            return updates
         if self._replayed():
-            return 1
+            return 1  # a call for each replay
         if not self.ever_stepped and not training:
             parameters = (p for group in self.optimizer.param_groups for p in group["params"])
             if all(p.grad is None for p in parameters):
                 return 1  # a dry run of the schedule: there is nothing to update
-        self.idle += 1
+        self.idle += 1  # a GradScaler has skipped it, or another optimizer steps
         return None
 
     def _replayed(self) -> bool:

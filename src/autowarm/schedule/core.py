@@ -73,11 +73,6 @@ class State(NamedTuple):
     cut: float = 1.0  # the share at which the warm-up ended: below 1 if it was cut short
     bound: Rise | None = None  # limits the decay of an extended run, so that the rate does not jump
 
-    @property
-    def fstar(self) -> float:
-        """f*, or NaN."""
-        return math.nan if self.target_loss is None else self.target_loss
-
 
 def begin(plan: Plan) -> State:
     """The start of a run: a warm-up at lr/div, with nothing known about the loss."""
@@ -94,20 +89,34 @@ def advance(plan: Plan, state: State, updates: int, loss: float | None = None) -
     finite = loss is not None and math.isfinite(loss)
     if loss is not None and (state.failures or not finite):
         state = state._replace(failures=0 if finite else state.failures + 1)
-    if state.ended_by is None and (loss is None or finite):
-        state = _warm_up(plan, state if loss is None else _take(plan, state, updates, loss), updates)
-    if state.ended_by is not None:
-        return state._replace(updates=updates, share=_decay_share(plan, state, updates))
-    return state if finite or loss is None else state._replace(updates=updates)
+    if state.ended_by is None:
+        if loss is not None:
+            if not finite:
+                return state._replace(updates=updates)
+            state = _average(plan, state, updates, loss)
+        state = state._replace(updates=updates)
+        # The rate is the higher of the ramp and η(Δ), until one of them ends the warm-up.
+        ramp = 0.0 if state.ramp is None else rise_share(state.ramp, updates, plan.warmup)
+        gap0, peak_gap, fstar = state.gap0, state.peak_gap, state.target_loss
+        if ramp >= 1.0:
+            state = _end(state, "clock", 1.0)
+        elif gap0 is None or peak_gap is None or fstar is None or state.average is None or state.opening:
+            return state._replace(share=max(ramp, 1.0 / plan.div))  # no profile, or none that stands for good
+        elif (gap := state.average - fstar) < peak_gap:  # line 9 of Algorithm 1: at Δ' itself, warm-up goes on
+            state = _end(state, "loss", 1.0)
+        else:
+            return state._replace(share=max(ramp, LEAST_SHARE, profile_share(plan, gap, gap0, peak_gap)))
+    # The decay needs no loss; an update that ended the warm-up is its first.
+    return state._replace(updates=updates, share=_decay_share(plan, state, updates))
 
 
-def _take(plan: Plan, state: State, updates: int, loss: float) -> State:
-    """Average the loss: an exponential moving average over a share of the run, from f(x0) on."""
+def _average(plan: Plan, state: State, updates: int, loss: float) -> State:
+    """Take a loss into its exponential moving average, which begins at f(x0)."""
     average, gap0, fstar = state.average, state.gap0, state.target_loss
     if average is None or state.opening:
         return _open(plan, state._replace(updates=updates, last_update=updates), loss)
     if gap0 is not None and fstar is not None and plan.smoothing:
-        low = 0.0 <= loss < EMPTY * (fstar + gap0)
+        low = 0.0 <= loss < EMPTY * (fstar + gap0)  # of a batch without a label, unless ten come in a row
         if low or state.empty:
             state = state._replace(empty=state.empty + 1 if low else 0)
             if 0 < state.empty < OPENING:
@@ -118,20 +127,6 @@ def _take(plan: Plan, state: State, updates: int, loss: float) -> State:
             loss = min(max(loss, fstar), fstar + gap0)  # so that no outlier counts
     weight = state.ema_weight ** (updates - state.last_update) if plan.smoothing else 0.0  # or each loss counts
     return state._replace(average=weight * average + (1.0 - weight) * loss, last_update=updates)
-
-
-def _warm_up(plan: Plan, state: State, updates: int) -> State:
-    """max(ramp, η(Δ)/lr), until one of them ends the warm-up."""
-    ramp = 0.0 if state.ramp is None else rise_share(state.ramp, updates, plan.warmup)
-    if ramp >= 1.0:
-        return _end(state._replace(updates=updates), "clock", 1.0)
-    gap0, peak_gap, fstar = state.gap0, state.peak_gap, state.target_loss
-    if gap0 is None or peak_gap is None or fstar is None or state.average is None or state.opening:
-        return state._replace(updates=updates, share=max(ramp, 1.0 / plan.div))
-    gap = state.average - fstar
-    if gap < peak_gap:  # strictly, as in the algorithm's line 9: at Δ' itself the rate is lr and warm-up goes on
-        return _end(state._replace(updates=updates), "loss", 1.0)
-    return state._replace(updates=updates, share=max(ramp, LEAST_SHARE, profile_share(plan, gap, gap0, peak_gap)))
 
 
 def eta_share(gap: Any, gap0: float, peak_gap: float, div: float) -> Any:
@@ -188,20 +183,25 @@ def _open(plan: Plan, state: State, loss: float) -> State:
     """Take one of the first losses. The first one must fit the plan; the last one calibrates for good, with f(x0)."""
     losses = (*state.opening, min(loss, plan.chance_loss or math.inf))
     usual = statistics.median_low([x for x in losses if x > 0.0] or [0.0])
-    opening = tuple(x for x in losses if not 0.0 <= x < EMPTY * usual)
-    f0, needed = sorted(opening)[:2][-1], OPENING if plan.smoothing else 1  # without averaging, f(x0) is the first loss
+    opening = tuple(x for x in losses if not 0.0 <= x < EMPTY * usual)  # the others are of batches without a label
+    f0 = sorted(opening)[:2][-1]
     state = state._replace(opening=opening, average=f0, empty=state.empty + len(losses) - len(opening))
-    if len(opening) not in (1, needed):
+    is_first, is_last = len(opening) == 1, len(opening) == (OPENING if plan.smoothing else 1)
+    if not (is_first or is_last):
         return state
+    # Low first losses say, as the weights may have said before, that this is fine-tuning.
     chance = plan.chance_loss if plan.trained is None else None
     short = bool(state.trained) or (chance is not None and statistics.median(opening) < TRAINED * chance)
     state = state if short == state.short else _with_ramp(plan, state, short)
     calibrated = _calibrate(plan, state, f0)
     misfit = _misfit(plan, calibrated, f0)
-    if misfit is not None and len(opening) == 1:
+    if misfit is None:
+        state = calibrated
+    elif is_first:
         raise ValueError(misfit)
-    state = calibrated if misfit is None else state._replace(average=opening[0])  # the first calibration stays
-    return state if len(opening) < needed else state._replace(opening=(), empty=0)
+    else:
+        state = state._replace(average=opening[0])  # and what the first loss calibrated stays
+    return state._replace(opening=(), empty=0) if is_last else state
 
 
 def _calibrate(plan: Plan, state: State, f0: float) -> State:

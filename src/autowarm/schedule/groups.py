@@ -1,8 +1,7 @@
 """Writes the rates of an optimizer's parameter groups: each group's peak rate times the schedule's share."""
 
 import math
-import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 from weakref import WeakKeyDictionary
@@ -33,10 +32,11 @@ def first_peak(optimizer: Optimizer) -> float:
 class Rate:
     """One group's rate: its peak, and what was written last."""
 
-    peak: float
+    first: Tensor | None  # the group's first tensor, by which it is known; None if it is empty
+    peak: float  # which the schedule rises to, and falls from
     warms: bool  # whether the group has a warm-up
     scale: float  # timm's ``lr_scale``
-    written: float
+    written: float  # the rate of the last write
     tensor: Tensor | None = None  # a tensor rate, and its version when it was written
     version: int = 0
     changes: int = 0  # for how many updates in a row others have changed the rate
@@ -55,7 +55,7 @@ class Rate:
                 "decay= to AdaptiveWarmup, for all groups, or warmup=False to a group"
             )
         peak = float(group.setdefault("initial_lr", lr.clone() if isinstance(lr, Tensor) else lr))
-        rate = cls(peak, warms, float(group.get("lr_scale", 1.0)), float(lr))
+        rate = cls(_first(group), peak, warms, float(group.get("lr_scale", 1.0)), float(lr))
         rate.note(lr)
         return rate
 
@@ -70,8 +70,8 @@ class Rate:
         return (lr is self.tensor and lr._version == self.version) or _close(float(lr), self.written)
 
 
-# The rates that the latest schedule of each optimizer has written, by `_key`; and the tensors that schedules fill.
-_latest: "WeakKeyDictionary[Optimizer, dict[int, Rate]]" = WeakKeyDictionary()
+# The rates that the latest schedule of each optimizer has written, and the tensors that schedules fill.
+_latest: "WeakKeyDictionary[Optimizer, list[Rate]]" = WeakKeyDictionary()
 _filled: "dict[Tensor, bool]" = WeakTensorKeyDictionary()  # type: ignore[assignment]
 
 
@@ -81,6 +81,8 @@ class GroupRates:
     A tensor rate is filled in place.
 
     Attributes:
+        rates: a `Rate` for each group, in the order of the groups.
+        peak: the first positive peak rate, or 0.
         outside: for how many updates in a row others have changed a rate, to what, and what had been written; None
             below `OUTSIDE`.
         follows: whether another schedule of ours has written this optimizer's rates.
@@ -89,13 +91,13 @@ class GroupRates:
     """
 
     outside: dict[str, float] | None = None
+    unsettled: tuple[float, float] | None = None
+    peak = 0.0
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = optimizer
-        self._rates: dict[int, Rate] = {}  # by `_key`, in the order of the groups
-        self._firsts: list[Tensor | None] = []  # whose ids are the keys
-        self.unsettled: tuple[float, float] | None = None
-        written = _latest.get(optimizer, {})
+        self._optimizer, self.rates = optimizer, list[Rate]()
+        self._peaks: list[float] = []  # those of the rates, to see whether a user has changed one
+        written = {_key(i, rate.first): rate for i, rate in enumerate(_latest.get(optimizer, ()))}
         self.follows = bool(written)
         for i, group in enumerate(optimizer.param_groups):
             lr, peak = group["lr"], group.get("initial_lr")
@@ -106,70 +108,68 @@ class GroupRates:
                 )
             if peak is None or float(peak) == float(lr):
                 continue
-            if (rate := written.get(_key(i, group))) is None:
+            if (rate := written.get(_key(i, _first(group)))) is None:
                 self.unsettled = float(lr), float(peak)
             elif not _close(float(lr), rate.written):
                 del group["initial_lr"]  # the lr was set by hand since then, so it is the peak
         self._register()
 
     def _register(self) -> None:
-        _latest[self._optimizer] = self._rates
+        _latest[self._optimizer] = self.rates
         for one in inside(self._optimizer):
             hook(one.register_load_state_dict_post_hook, self, GroupRates.accept)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        groups = self._optimizer.param_groups  # the copied optimizer has other tensors
-        copies = list(zip(groups, self._rates.values(), strict=True))
-        self._rates = {_key(i, group): rate for i, (group, rate) in enumerate(copies)}
-        self._firsts = [group["params"][0] if group["params"] else None for group in groups]
-        for group, rate in copies:
+        for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):  # with copies of the tensors
             rate.note(group["lr"] if _close(float(group["lr"]), rate.written) else rate.written)
         self._register()
-
-    def __iter__(self) -> Iterator[Rate]:
-        return iter(self._rates.values())
 
     @property
     def untouched(self) -> bool:
         """Whether all groups still have the rates that were written."""
-        return all(rate.is_at(group["lr"]) for group, rate in zip(self._optimizer.param_groups, self, strict=False))
+        return all(
+            rate.is_at(group["lr"]) for group, rate in zip(self._optimizer.param_groups, self.rates, strict=False)
+        )
 
     @in_normal_mode
     def accept(self, *_: Any) -> None:
         """Take the present rates for written, as those that come with a checkpoint: they are nobody's change."""
-        for group, rate in zip(self._optimizer.param_groups, self, strict=False):
+        for group, rate in zip(self._optimizer.param_groups, self.rates, strict=False):
             if isinstance(group["lr"], Tensor) and group["lr"].is_inference():
                 group["lr"] = group["lr"].clone()
-            rate.written = float(group["lr"])
+            rate.written = float(group["lr"])  # the one read of a device, once a load
             rate.note(group["lr"])
 
-    @in_normal_mode
     def adopt(self, peaks: list[float]) -> bool:
         """Bring the rates and ``peaks`` in line with the optimizer's groups; say whether any was added, moved or gone.
 
         A group is known by its first tensor.
         """
         groups = self._optimizer.param_groups
-        firsts = [group["params"][0] if group["params"] else None for group in groups]
-        if len(firsts) == len(self._firsts) and all(map(operator.is_, firsts, self._firsts)):  # a compiler traces this
-            return False
-        keys = [_key(i, group) for i, group in enumerate(groups)]
-        for rate, peak in zip(self, peaks, strict=False):
-            rate.peak = peak
-        known = dict(self._rates)
-        taken = [group["lr"] for key, group in zip(keys, groups, strict=True) if key in known]
-        for i, (key, group) in enumerate(zip(keys, groups, strict=True)):
-            if key not in known:
-                self._separate(group, taken)
-                known[key] = Rate.of(i, group, self._optimizer.defaults)
-        self._rates.clear()
-        self._rates.update({key: known[key] for key in keys})
-        self._firsts = firsts
-        peaks[:] = [rate.peak for rate in self]
-        return True
+        same = len(groups) == len(self.rates)
+        for group, rate in zip(groups, self.rates, strict=False):  # a compiler traces this
+            same = same and (group["params"][0] if group["params"] else None) is rate.first
+        if not same:
+            self._line_up(peaks)
+        return not same
 
-    def _separate(self, group: dict[str, Any], taken: list[Any]) -> None:
+    @in_normal_mode
+    def _line_up(self, peaks: list[float]) -> None:
+        for rate, peak in zip(self.rates, peaks, strict=False):
+            rate.peak = peak  # which a user may have changed since the last write
+        known = {_key(i, rate.first): rate for i, rate in enumerate(self.rates)}
+        groups = [(_key(i, _first(group)), group) for i, group in enumerate(self._optimizer.param_groups)]
+        tensors = [group["lr"] for key, group in groups if key in known]
+        for i, (key, group) in enumerate(groups):
+            if key not in known:  # it joins at its own rate as its peak
+                self._separate(group, tensors)
+                known[key] = Rate.of(i, group, self._optimizer.defaults)
+        self.rates[:] = [known[key] for key, _ in groups]
+        peaks[:] = [rate.peak for rate in self.rates]
+        self._take_peaks(peaks)
+
+    def _separate(self, group: dict[str, Any], tensors: list[Any]) -> None:
         """Give a new group a tensor rate of its own, which can be filled in place.
 
         PyTorch puts one tensor into all groups and `defaults`. The first group keeps it, for a captured graph may read
@@ -178,59 +178,78 @@ class GroupRates:
         given = rate = group["lr"]
         if not isinstance(rate, Tensor):
             return
-        if rate.is_inference() or any(rate is other for other in taken):
+        if rate.is_inference() or any(rate is other for other in tensors):
             group["lr"] = rate = rate.clone()
-        taken.append(rate)
-        _filled[rate] = True
+        tensors.append(rate)
+        _filled[rate] = True  # another optimizer's schedule refuses it
         for one in (self._optimizer, *inside(self._optimizer)):
             if one.defaults.get("lr") is given:
                 one.defaults["lr"] = rate.clone()
 
-    def write(self, peaks: Sequence[float], factor: float, plan: Plan, state: State) -> list[float]:
+    def write(self, peaks: list[float], factor: float, plan: Plan, state: State) -> list[float]:
         """Set every group's rate to peak × factor × share, and return the rates."""
-        if [rate.peak for rate in self] != peaks:
+        self.adopt(peaks)
+        if peaks != self._peaks:
             self._take_peaks(peaks)
-        steady, self.outside = steady_share(plan, state), None
-        for group, rate in zip(self._optimizer.param_groups, self, strict=True):
-            lr = group["lr"]
-            rate.changes = 0 if rate.is_at(lr) else rate.changes + 1
+        self.outside, rates = None, []
+        for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
+            lr, share = group["lr"], state.share if rate.warms else steady_share(plan, state)
+            # What is not the rate written last has come from outside: it is counted, and overwritten.
+            untouched = rate.is_at(lr) if isinstance(lr, Tensor) else lr == rate.written
+            rate.changes = 0 if untouched else rate.changes + 1
             if rate.changes >= OUTSIDE:
                 self.outside = {"row": rate.changes, "rate": float(lr), "written": rate.written}
-            rate.written = rate.peak * factor * rate.scale * (state.share if rate.warms else steady)
+            rate.written = rate.peak * factor * rate.scale * share
+            rates.append(rate.written)
             if isinstance(lr, Tensor):
                 lr.fill_(rate.written)
-                rate.note(lr)
+                rate.tensor, rate.version = lr, lr._version
             else:
                 group["lr"] = rate.written
-        return [rate.written for rate in self]
+        return rates
 
     def _take_peaks(self, peaks: Sequence[float]) -> None:
         """Take the peaks that a user has put into `base_lrs`, also for a later schedule of this optimizer."""
-        numbers = [float(peak) for peak in peaks]
-        if len(numbers) != len(self._rates) or not all(x >= 0 and math.isfinite(x) for x in numbers):
-            need = f"a finite peak rate, 0 or more, for each of the {len(self._rates)} parameter groups"
+        numbers = list(map(float, peaks))
+        if len(numbers) != len(self.rates) or min(numbers, default=0.0) < 0 or not all(map(math.isfinite, numbers)):
+            need = f"a finite peak rate, 0 or more, for each of the {len(self.rates)} parameter groups"
             raise ValueError(f"base_lrs must hold {need}, got {numbers}")
-        for group, rate, peak in zip(self._optimizer.param_groups, self, numbers, strict=True):
-            rate.peak = group["initial_lr"] = peak
+        for group, rate, peak in zip(self._optimizer.param_groups, self.rates, numbers, strict=True):
+            if rate.peak != peak:
+                rate.peak = group["initial_lr"] = peak
+        self._peaks, self.peak = numbers, next(filter(None, numbers), 0.0)
 
-    def state_dict(self, peaks: Sequence[float]) -> list[dict[str, Any]]:
+    def state_dict(self, peaks: list[float]) -> list[dict[str, Any]]:
         """For each group its rate now, its peak, and what is known of it."""
-        rows = [{name: getattr(rate, name) for name in ("warms", "scale", "written", "changes")} for rate in self]
-        rates = [float(group["lr"]) for group in self._optimizer.param_groups]
-        return [{"now": now, "peak": float(p), **row} for now, p, row in zip(rates, peaks, rows, strict=True)]
+        self.adopt(peaks)
+        return [
+            {"now": float(group["lr"]), "peak": float(peak), "warms": rate.warms, "scale": rate.scale,
+             "written": rate.written, "changes": rate.changes}
+            for group, rate, peak in zip(self._optimizer.param_groups, self.rates, peaks, strict=True)
+        ]  # fmt: skip
 
-    def load_state_dict(self, saved: list[dict[str, Any]]) -> None:
-        """Write the rates as saved: another scheduler may have changed them. Groups that were added keep theirs."""
+    def load_state_dict(self, saved: list[dict[str, Any]]) -> list[float]:
+        """Write the rates as saved, and return the peaks: another scheduler may have changed the rates.
+
+        Groups that the state does not know keep theirs.
+        """
         self.unsettled = None
-        for group, rate, row in zip(self._optimizer.param_groups, self, saved, strict=False):
+        for group, rate, row in zip(self._optimizer.param_groups, self.rates, saved, strict=False):
             vars(rate).update({name: x for name, x in row.items() if name != "now"})
-            set_rate(group, row["now"])
+            set_rate(group, row["now"])  # not what was written, where others had changed it
             rate.note(group["lr"] if row["now"] == row["written"] else rate.written)
+        self._take_peaks([rate.peak for rate in self.rates])
+        return [*self._peaks]
 
 
-def _key(i: int, group: dict[str, Any]) -> int:
-    """What a group is known by: its first tensor, which is in no other group, or its place if it is empty."""
-    return id(group["params"][0]) if group["params"] else -1 - i
+def _first(group: dict[str, Any]) -> Tensor | None:
+    """What a group is known by: its first tensor, which is in no other group."""
+    return group["params"][0] if group["params"] else None
+
+
+def _key(i: int, first: Tensor | None) -> int:
+    """The first tensor's identity, or the place of an empty group."""
+    return -1 - i if first is None else id(first)
 
 
 def _close(one: float, other: float) -> bool:

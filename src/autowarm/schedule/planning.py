@@ -73,6 +73,7 @@ class _Others:
     sigma_f2: Annotated[float, _POSITIVE]
     rho: Annotated[float, (float, lambda x: x > 1 and math.isfinite(x), "must be above 1 and finite")]
     steps: Annotated[int, (_whole, lambda x: x >= 1, "must be a whole number ≥ 1")]
+    peak_limit: Annotated[float | None, _POSITIVE]
     max_nonfinite: Annotated[int | None, (_whole, lambda x: x >= 1, "must be at least 1, or None")]
 
 
@@ -203,16 +204,12 @@ def plan_of(
         numbers = {"kappa": calibration.kappa, "sigma_f2": calibration.sigma_f2, "rho": rho}
         cleaned["peak_gap"] = Calibrated(**numbers, div=cleaned.get("div", Plan.div), target=shapes)
     if profile is not None:
-        cleaned["peak_gap"] = _peak_of(profile, cleaned.get("peak_gap"))
+        if not callable(profile):
+            raise ValueError(f"a profile is a function of the gap Δ, got {profile!r}")
+        cleaned["peak_gap"] = cleaned.get("peak_gap") or getattr(profile, "peak_gap", None)
+        if cleaned["peak_gap"] is None:
+            raise ValueError(
+                "a profile of your own needs peak_gap, the gap at which it is highest and the warm-up ends"
+            )
     cleaned |= {"rho": rho, "peak_share": peak_share(geometry)}
     return Plan(warmup=shapes[0], decay=shapes[1], trained=trained, profile=profile, **cleaned)
-
-
-def _peak_of(profile: Any, peak_gap: float | None) -> float:
-    """Δ' of a profile of one's own: as given, or its own."""
-    if not callable(profile):
-        raise ValueError(f"a profile is a function of the gap Δ, got {profile!r}")
-    peak_gap = peak_gap or getattr(profile, "peak_gap", None)
-    if peak_gap is None:
-        raise ValueError("a profile of your own needs peak_gap, the gap at which it is highest and the warm-up ends")
-    return float(peak_gap)

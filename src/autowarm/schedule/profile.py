@@ -74,9 +74,7 @@ class Profile:
         if not 0 < self.peak_gap < self.gap0:
             raise ValueError(f"peak_gap must lie between 0 and the first gap {self.gap0}, got {self.peak_gap}")
         if not (self.rho > 1 and math.isfinite(self.rho)):
-            raise ValueError(
-                f"rho must be above 1 and finite, got {self.rho}: otherwise Δ/K(Δ) has no peak, so there is no warm-up"
-            )
+            raise ValueError(f"rho must be above 1 and finite, got {self.rho}: otherwise Δ/K(Δ) has no peak")
         if not 0 < self._first < math.inf:
             raise ValueError(
                 f"gap0 is {self.gap0 / self.peak_gap!r} times peak_gap, which to the power rho = {self.rho} is beyond "

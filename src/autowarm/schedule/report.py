@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from .._torch.plotting import axes_or_new
 from . import core
 from .groups import GroupRates
+from .peak_limit import PeakLimit
 from .profile import Profile
 from .recovery import Guard, Recovery
 
@@ -26,12 +27,13 @@ class Report:
     process_group: "torch.distributed.ProcessGroup | None"
     last_epoch: Any
     base_lrs: list[float]
-    """The groups' peak rates. Change an entry to change that group's peak from the next step on."""
+    """The groups' peak rates as given. Change an entry to change that group's peak from the next step on."""
 
     _plan: core.Plan
     _state: core.State
     _groups: GroupRates
     _guard: Guard | None
+    _limit: PeakLimit
 
     @property
     def total_steps(self) -> int | None:
@@ -61,11 +63,9 @@ class Report:
         gap0, peak_gap, given = self._state.gap0, self._state.peak_gap, self._plan.profile
         if given is not None:
             return replace(given, lr=self._peak) if isinstance(given, Profile) else None
-        return (
-            None
-            if gap0 is None or peak_gap is None
-            else Profile(self._peak, self._plan.div, gap0, peak_gap, self._plan.rho)
-        )
+        if gap0 is None or peak_gap is None:
+            return None
+        return Profile(self._peak, self._plan.div, gap0, peak_gap, self._plan.rho)
 
     @property
     def target_loss(self) -> float | None:
@@ -84,7 +84,7 @@ class Report:
 
     @property
     def _peak(self) -> float:
-        return next((lr for lr in self.base_lrs if lr > 0), 0.0)
+        return self._groups.peak * self._limit.factor
 
     def metrics(self) -> dict[str, float | int | str]:
         """The schedule's state for a logger: a flat dictionary of plain numbers and text.
@@ -93,8 +93,9 @@ class Report:
             ``phase``, ``loss`` (smoothed, and not updated after warm-up), ``gap`` (loss − f*), ``target_loss`` (f*),
             ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate; ``lr_1`` and so on for later groups of
             other peaks), ``warmup_steps`` (so far), ``warmup_end`` (the update at which warm-up ended, or ends at the
-            latest), ``ended_by``, ``trained`` (1 if the weights were trained before, else 0) and ``recoveries`` (how
-            many, with ``recover``). Values that are not known yet are left out.
+            latest), ``ended_by``, ``trained`` (1 if the weights were trained before, else 0), ``peak_limit`` (the
+            factor by which ``peak_limit`` lowers the peaks, or 1) and ``recoveries`` (how many, with ``recover``).
+            Values that are not known yet are left out.
 
         Example:
             >>> import torch
@@ -106,7 +107,7 @@ class Report:
         values: dict[str, float | int | str | None] = {
             "phase": self.phase,
             "loss": state.average,
-            "gap": None if None in (state.average, state.target_loss) else (state.average or 0.0) - state.fstar,
+            "gap": None if state.average is None or state.target_loss is None else state.average - state.target_loss,
             "target_loss": state.target_loss,
             "peak_gap": state.peak_gap,
             "share": state.share,
@@ -115,9 +116,11 @@ class Report:
             "warmup_end": self._latest(),
             "ended_by": state.ended_by,
             "trained": None if state.trained is None else int(state.short),
+            "peak_limit": self._limit.factor if self._limit.moves else None,
             "recoveries": None if self._guard is None else len(self._guard.recoveries),
         }
-        peaks = [rate.peak * rate.scale for rate in self._groups]
+        # One rate for each distinct peak: groups of the same peak have the same rate, but for those without a warm-up.
+        peaks = [rate.peak * rate.scale for rate in self._groups.rates]
         values |= {f"lr_{i}": self._rate(i) for i, peak in enumerate(peaks) if peak not in peaks[:i] and i}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -126,17 +129,18 @@ class Report:
         state = self._state
         total = "an open run" if state.total_steps is None else state.total_steps
         words = [f"{self.phase}, update {state.updates} of {total}", *["trained weights"] * state.short]
-        words.append(f"lr {self._rate(0):.3g} ({state.share:.3g} of the peak)")
+        limited = f", which is limited to {self._peak:.2g}" if self._limit.factor < 1.0 else ""
+        words.append(f"lr {self._rate(0):.3g} ({state.share:.3g} of the peak{limited})")
         if state.ended_by is not None:
             at = "" if state.average is None else f" at a loss of {state.average:.4g}"
             words.append(f"warm-up took {state.warmup_steps} updates, ended by {state.ended_by}{at}")
         elif state.average is None:
             words.append("no loss yet")
-        elif state.peak_gap is None:
+        elif state.peak_gap is None or state.target_loss is None:
             words.append(f"loss {state.average:.4g}, from which no f* can be derived")
         else:
-            ends = state.fstar + state.peak_gap
-            words.append(f"loss {state.average:.4g}, f* = {state.fstar:.4g}; warm-up ends at {ends:.4g}")
+            fstar, ends = state.target_loss, state.target_loss + state.peak_gap
+            words.append(f"loss {state.average:.4g}, f* = {fstar:.4g}; warm-up ends at {ends:.4g}")
         if state.ended_by is None and (latest := self._latest()) is not None and latest > state.updates:
             words.append(f"by update {latest} at the latest")
         return f"AdaptiveWarmup({'; '.join(words)})"
@@ -149,7 +153,7 @@ class Report:
 
     def _rate(self, i: int) -> float:
         rate = self.optimizer.param_groups[i]["lr"]  # a tensor may be on a device
-        return [*self._groups][i].written if isinstance(rate, Tensor) else float(rate)
+        return self._groups.rates[i].written if isinstance(rate, Tensor) else float(rate)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot the warm-up's rate η(Δ) against the loss f* + Δ, from f(x0) on the left; mark Δ' and the current rate.
@@ -168,7 +172,8 @@ class Report:
                 "there is no η(Δ) to plot yet: it follows from the first finite losses, and from f* where target_loss "
                 "is not given and they have an arbitrary zero. Until then time alone sets the rate"
             )
-        ax, fstar, rate = axes_or_new(ax, 5.5, 3.2), self._state.fstar, self._state.share * self._peak
+        ax, fstar = axes_or_new(ax, 5.5, 3.2), self._state.target_loss or 0.0
+        rate = self._state.share * self._peak
         switch = fstar + profile.peak_gap
         for low, high, style, name in (
             (profile.peak_gap, profile.gap0, "-", "η(Δ), the warm-up"),

@@ -18,7 +18,7 @@ from .profile import Profile
 from .recovery import check_recover
 from .shapes import STEPS, name_of
 
-STATE_VERSION = 12
+STATE_VERSION = 13
 
 
 def checked(
@@ -34,7 +34,8 @@ def checked(
     if not isinstance(inner := unwrapped(optimizer), Optimizer):
         swapped = ": the optimizer comes first, then total_steps" if isinstance(given["total_steps"], Optimizer) else ""
         raise TypeError(f"the first argument is the optimizer, got a {type(inner).__name__}{swapped}")
-    max_nonfinite = clean(max_nonfinite=given.pop("max_nonfinite"))["max_nonfinite"]
+    # What no plan holds.
+    limits = clean(max_nonfinite=given.pop("max_nonfinite"), peak_limit=given.pop("peak_limit"))
     if not (trained is None or isinstance(trained, bool)):
         raise ValueError(f"trained must be True, False, or None to look at the weights, got {trained!r}")
     if decay != "wso":  # which is flat, as the warning recommends
@@ -42,6 +43,7 @@ def checked(
     recover = check_recover(recover, inner)
     first_peak(inner)  # raises if there is none
     numbers, counted = clean(**given), False
+    # κ and the geometry of a calibration, from the optimizer where they are not given.
     if (calibration := Calibration.of(calibration)) is not None:
         geometry = calibration.geometry and resolve(calibration.geometry)
         if calibration.geometry is None and calibration.kappa is None:
@@ -54,6 +56,7 @@ def checked(
                     f"{error}. Without calibration=, AdaptiveWarmup (not its paper()) needs no κ"
                 ) from None
         calibration = replace(calibration, geometry=geometry)
+    # The settings by name, as numbers and text: functions by their values.
     names: dict[str, Any] = {"optimizer": type(inner).__name__}
     for name in ("geometry", "kappa", "sigma_f2", "rho"):
         value = getattr(calibration, name, None)
@@ -66,7 +69,8 @@ def checked(
         peak_gap: Any = plan.peak_gap
         around = [2.0 * p * peak_gap for p in STEPS[1:]]  # its peak; a gap of 0 has no rate
         names["profile"] = repr(profile) if isinstance(profile, Profile) else name_of(profile, around)
-    return inner, names | {"trained": trained, "recover": recover} | numbers, plan, counted, max_nonfinite
+    names |= {"trained": trained, "recover": recover, "peak_limit": limits["peak_limit"]}
+    return inner, names | numbers, plan, counted, limits["max_nonfinite"]
 
 
 def sealed(owner: str, content: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +89,7 @@ def opened(owner: str, state: Any) -> dict[str, Any]:
         )
     if state.get("class") != owner:
         given = f"that of {state['class']}" if "checksum" in state else f"a dictionary of {sorted(map(str, state))[:6]}"
-        raise ValueError(f"not the state of {owner}: it is {given}. Resume with the scheduler that saved it")
+        raise ValueError(f"not the state of {owner}: it is {given}. Resume it with the scheduler that saved it")
     content = {name: value for name, value in state.items() if name not in ("class", "version", "checksum")}
     if _checksum(content) != state.get("checksum"):
         raise ValueError(
@@ -97,11 +101,6 @@ def opened(owner: str, state: Any) -> dict[str, Any]:
 
 def _checksum(content: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(content, sort_keys=True, default=repr).encode())
-
-
-def numbers_of(state: core.State) -> dict[str, Any]:
-    """A rule's state as plain numbers by name."""
-    return {name: list(x) if isinstance(x, tuple) else x for name, x in state._asdict().items()}
 
 
 def resumed(
@@ -127,7 +126,7 @@ def resumed(
     if differ:
         what = "; ".join(f"{name}: saved {one!r}, here {other!r}" for name, (one, other) in differ.items())
         raise ValueError(f"the saved schedule differs from this one: {what}")
-    if None not in (plan.trained, state.trained):
+    if None not in (plan.trained, state.trained):  # what is said of the weights counts over what was seen
         state = core.settle(plan, state, bool(plan.trained))
     total, planned = plan.total_steps, state.planned_steps
     if total in (saved["total_steps"], planned):

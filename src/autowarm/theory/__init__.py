@@ -23,13 +23,7 @@ from .rates import (
     weight_decay_limit,
 )
 from .runs import Run, descend
-from .verify import (
-    ClaimViolated,
-    check_decay_only,
-    check_theorem_1,
-    check_theorem_2,
-    check_theorem_3,
-)
+from .verify import ClaimViolated, check_decay_only, check_theorem_1, check_theorem_2, check_theorem_3
 
 __all__ = [
     "LINEAR", "ClaimViolated", "CompositeProblem", "FiniteSum", "Outer", "Run", "Smoothness", "barrier", "catalogue",

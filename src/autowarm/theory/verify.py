@@ -35,13 +35,7 @@ import numpy.typing as npt
 
 from .constants import Array
 from .families import FiniteSum
-from .rates import (
-    theorem_1_bound,
-    theorem_2_bound,
-    theorem_3_bound,
-    theorem_3_uniform_bound,
-    weight_decay_limit,
-)
+from .rates import theorem_1_bound, theorem_2_bound, theorem_3_bound, theorem_3_uniform_bound, weight_decay_limit
 from .runs import Run
 
 TOLERANCE = 1e-9

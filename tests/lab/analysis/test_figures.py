@@ -1,7 +1,7 @@
 import pytest
 from matplotlib.text import Text
 
-from autowarm.lab.analysis.figures import smoothed, sweep_figure
+from autowarm.lab.analysis.figures import axes_of, errorbars, smoothed, sweep_figure
 from autowarm.lab.analysis.summary import summarise
 
 from ..helpers import CELL, ROWS, row
@@ -39,13 +39,25 @@ def test_the_figure_shows_the_losses_and_the_default_as_a_line() -> None:
     assert [text.get_text() for text in axes.texts] == ["1 of 2 diverged"]
 
 
-def test_a_default_that_diverged_has_no_line() -> None:
-    rows = [*ROWS[:4], row("adaptive", 9, 0, 2.0), row("adaptive", 9, 1, None)]
-    (axes,) = sweep_figure(summarise(rows)).axes
-    assert [text.get_text() for text in axes.get_legend().get_texts()][:1] == ["default: 1 of 2 diverged"]
-
-
 def test_without_the_default_the_figure_shows_losses() -> None:
     (axes,) = sweep_figure(summarise(ROWS[:4])).axes
     assert axes.containers[0][0].get_ydata().tolist() == pytest.approx([3.1, 2.2])
     assert axes.get_ylabel() == "final validation loss"
+
+
+def test_runs_that_diverged_are_named_in_a_panel_of_losses_whichever_schedule_they_had() -> None:
+    rows = [*ROWS[:4], row("adaptive", 9, 0, None), row("adaptive", 9, 1, 2.0), row("paper", 9, 0, None)]
+    rows[0] = row(rows[0]["schedule"], rows[0]["warmup_steps"], rows[0]["seed"], None)
+    (axes,) = sweep_figure(summarise(rows)).axes
+    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert legend[:2] == ["default: 1 of 2 diverged", "Algorithm 1: 1 of 1 diverged"]
+    assert [text.get_text() for text in axes.texts] == ["1 of 2 diverged"]
+    (panel,) = axes_of()[1]
+    (summary,) = summarise(rows)
+    for kind in ("adaptive", "paper"):
+        errorbars(panel, [(3.0, getattr(summary, kind))], kind, kind)
+    assert [(text.get_text(), text.xy[0]) for text in panel.texts] == [
+        ("1 of 2 diverged", 3.0),
+        ("1 of 1 diverged", 3.0),
+    ]
+    assert len({text.xy[1] for text in panel.texts}) == 2  # not on each other

@@ -14,23 +14,17 @@ RATES = 1e-3 * np.minimum(1.0, STEPS / 600)
 
 
 def test_a_plot_marks_the_end_of_each_warm_up_and_thins_long_lines() -> None:
-    found = replay((STEPS, LOSSES, RATES))
+    actual = replay((STEPS, LOSSES, RATES))
     axes = Figure().subplots(2)
-    above, below = found.plot(axes)
+    above, below = actual.plot(axes)
     ends = [line.get_xdata()[0] for line in above.lines[1:]]
-    assert ends == [600, found.recorded.warmup_steps, found.warmup_steps]
+    assert ends == [600, actual.recorded.warmup_steps, actual.warmup_steps]
     assert [text.get_text() for text in below.get_legend().get_texts()] == [
-        "used: 600 (5.0%)", f"as recorded: {found.recorded}", f"closed loop: {found.closed_loop}",
+        "used: 600 (5.0%)", f"as recorded: {actual.recorded}", f"closed loop: {actual.closed_loop}",
     ]  # fmt: skip
     for line in (above.lines[0], *below.lines):
         assert 3000 < len(line.get_xdata()) <= 4000
     assert all(0 < y <= 1 for line in below.lines[:1] for y in line.get_ydata())
-
-
-def test_without_rates_the_plot_has_one_reading() -> None:
-    above, below = replay((STEPS[:500], LOSSES[:500])).plot()
-    assert len(above.lines) == 2
-    assert len(below.lines) == 1
 
 
 def test_the_page_escapes_a_runs_name() -> None:

@@ -22,11 +22,11 @@ def page(rows: list[dict[str, Any]], **document: Any) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("folder")
-    stored(made)
-    leave_metrics(made)
-    assert main(["report", str(made)]) == 0
-    return made
+    created = tmp_path_factory.mktemp("folder")
+    stored(created)
+    leave_metrics(created)
+    assert main(["report", str(created)]) == 0
+    return created
 
 
 def test_the_page_is_whole_and_asks_for_nothing_from_outside(folder: Path) -> None:
@@ -74,9 +74,9 @@ def test_warnings_are_grouped() -> None:
 
 
 def test_a_comparison_without_hand_set_runs_makes_no_empty_figure(tmp_path: Path) -> None:
-    made = report.make(stored(tmp_path, [row("constant", 0, 0, 2.0), row("greedy", 0, 0, 2.1)]))
-    assert made[:-1] == []
-    assert "No hand-set warm-up was run" in made[-1].read_text()
+    created = report.make(stored(tmp_path, [row("constant", 0, 0, 2.0), row("greedy", 0, 0, 2.1)]))
+    assert created[:-1] == []
+    assert "No hand-set warm-up was run" in created[-1].read_text()
 
 
 def test_runs_are_found_from_any_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,11 +35,3 @@ def test_what_is_missing_or_infinite_is_null(tmp_path: Path) -> None:
 def test_a_folder_without_results_is_told_what_would_have_some(tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"holds no results\.json: give the folder of a finished"):
         read_results(tmp_path)
-
-
-def test_a_later_schema_is_named_and_not_read(tmp_path: Path) -> None:
-    stored(tmp_path)
-    path = tmp_path / "results.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 2}))
-    with pytest.raises(LabError, match=r"has schema 2, this version reads 1"):
-        read_results(tmp_path)

@@ -15,11 +15,11 @@ INF = math.inf
 @pytest.mark.parametrize("count", [2, 3, 7, 10])
 def test_an_estimate_agrees_with_scipys_t_test(count: int) -> None:
     values = np.random.default_rng(0).normal(0.3, 1.0, count)
-    ours, theirs = Estimate(tuple(values)), stats.ttest_1samp(values, 0.0)
+    ours, reference = Estimate(tuple(values)), stats.ttest_1samp(values, 0.0)
     assert ours.mean == pytest.approx(values.mean())
     assert ours.stderr == pytest.approx(stats.sem(values))
     for level in (0.8, 0.9, 0.95):
-        assert ours.interval(level) == pytest.approx(tuple(theirs.confidence_interval(level)))
+        assert ours.interval(level) == pytest.approx(tuple(reference.confidence_interval(level)))
 
 
 @pytest.mark.parametrize("values", [(), (1.0, INF), (math.nan,)])
@@ -35,28 +35,28 @@ def test_an_estimate_refuses_values_it_has_no_mean_of(values):
 def test_the_outcome_is_the_side_of_zero_on_which_the_interval_lies(low, high, outcome):
     centre, reach = (low + high) / 2, (high - low) / 2
     spread = reach / 12.706204736432095  # two values, x̄ ± spread
-    found = Estimate((centre - spread, centre + spread))
-    assert found.interval() == pytest.approx((low, high))
-    assert found.outcome == outcome
+    actual = Estimate((centre - spread, centre + spread))
+    assert actual.interval() == pytest.approx((low, high))
+    assert actual.outcome == outcome
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
 def test_against_a_single_length_it_is_the_paired_t_test(seeds: int) -> None:
-    ours, theirs = np.random.default_rng(seeds).normal(2.0, 0.1, (2, seeds))
-    expected = stats.ttest_rel(ours, theirs).confidence_interval()
-    assert against_best(ours, theirs, []).interval() == pytest.approx(tuple(expected))
+    ours, reference = np.random.default_rng(seeds).normal(2.0, 0.1, (2, seeds))
+    expected = stats.ttest_rel(ours, reference).confidence_interval()
+    assert against_best(ours, reference, []).interval() == pytest.approx(tuple(expected))
 
 
 def test_noise_is_pooled_over_schedules_and_only_the_lower_end_pays_for_the_choice() -> None:
     losses = np.random.default_rng(1).normal(2.0, 0.1, (4, 5)) + np.arange(5)  # what a seed adds cancels
-    found = against_best(losses[0], losses[1], losses[2:])
+    actual = against_best(losses[0], losses[1], losses[2:])
     plain = losses - np.arange(5)
     rest = plain - plain.mean(0) - plain.mean(1, keepdims=True) + plain.mean()
     error = math.sqrt(2 / 5 * np.sum(rest**2) / 12)
-    assert found.stderr == pytest.approx(error)
-    low, high = found.interval()
-    assert found.mean - low == pytest.approx(stats.t.ppf(1 - 0.025 / 3, 12) * error)
-    assert high - found.mean == pytest.approx(stats.t.ppf(0.975, 12) * error)
+    assert actual.stderr == pytest.approx(error)
+    low, high = actual.interval()
+    assert actual.mean - low == pytest.approx(stats.t.ppf(1 - 0.025 / 3, 12) * error)
+    assert high - actual.mean == pytest.approx(stats.t.ppf(0.975, 12) * error)
 
 
 @pytest.mark.parametrize("other", [(9.0, 2.0, 40.0), (math.inf, 2.0, 3.0)])
@@ -95,13 +95,13 @@ def test_four_seeds_are_rarely_wrong_and_see_two_standard_deviations(
 
 
 def test_as_many_seeds_are_proposed_as_would_decide() -> None:
-    found = Estimate((0.01, 0.03, -0.01, 0.02))
-    many = found.seeds_to_decide
-    assert found.outcome == "undecided"
-    assert found.interval(count=many - 1)[0] <= 0 < found.interval(count=many)[0]
-    spread = found.stderr * 2 * math.sqrt((many - 1) / many)
-    again = Estimate(tuple(found.mean + spread * (-1) ** i for i in range(many)))  # of the same mean and spread
-    assert again.interval() == pytest.approx(found.interval(count=many))
+    actual = Estimate((0.01, 0.03, -0.01, 0.02))
+    many = actual.seeds_to_decide
+    assert actual.outcome == "undecided"
+    assert actual.interval(count=many - 1)[0] <= 0 < actual.interval(count=many)[0]
+    spread = actual.stderr * 2 * math.sqrt((many - 1) / many)
+    again = Estimate(tuple(actual.mean + spread * (-1) ** i for i in range(many)))  # of the same mean and spread
+    assert again.interval() == pytest.approx(actual.interval(count=many))
     assert Estimate((0.001, 0.5, -0.5)).seeds_to_decide is None
     assert Estimate((1.0,)).seeds_to_decide is None
 

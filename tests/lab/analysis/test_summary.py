@@ -22,14 +22,11 @@ BROKEN = curve("linear", 0, None, 2.0) + curve("linear", 1, 2.0, None)
 
 def test_the_best_is_by_mean_and_the_difference_is_paired_over_seeds() -> None:
     (summary,) = summarise(ROWS)
-    assert summary.best is not None
     assert summary.best.warmup_steps == 20  # the run of 40 has a lower loss with one seed, and diverged with the other
     assert summary.best.val_loss == pytest.approx(2.2)
     assert summary.best.stderr == pytest.approx(0.2)
     assert summary.manual[-1].diverged == 1
-    assert summary.adaptive is not None
     assert summary.adaptive.warmup_steps == 12
-    assert summary.difference is not None
     assert summary.difference.mean == pytest.approx(0.0)  # +0.1 with one seed, −0.1 with the other
     # Noise of the two lengths and the default, after schedule and seed: 0, ±0.05, ±0.05 over two degrees of freedom.
     assert summary.difference.stderr == pytest.approx(0.1 * math.sqrt(2 / 3))
@@ -94,32 +91,20 @@ def random_rows(random: np.random.Generator) -> list[dict]:
     return rows
 
 
-def test_trying_more_lengths_decides_nothing_by_itself() -> None:
-    """Where all schedules are equally good, at most 5% of comparisons are decided, however many lengths are tried."""
-    decided, lengths = 0, 24
-    for case in range(400):
-        losses = np.random.default_rng(case).normal(2.0, 0.1, (lengths + 1, 4))
-        rows = [row("adaptive", 50, seed, losses[-1, seed]) for seed in range(4)]
-        rows += [row("linear", length, seed, losses[length, seed]) for length in range(lengths) for seed in range(4)]
-        (summary,) = summarise(rows)
-        decided += summary.outcome != "undecided"
-    assert decided / 400 <= 0.05
-
-
 NUMBERS = re.compile(
     r"difference (\S+?)(?: nats)?, 95% interval (\S+) to ([^\s,)]+)(?:\)|, allowing for the choice among (\d+)\))"
 )
 
 
 def test_every_verdict_is_one_of_three_and_agrees_with_the_numbers_that_are_shown() -> None:
-    seen: Counter[str | None] = Counter()
+    observed: Counter[str | None] = Counter()
     for case in range(600):
         rows = random_rows(np.random.default_rng(case))
         if not rows:
             continue
         (summary,) = summarise(rows, own=bool(case % 2))
         text, outcome, difference = verdict(summary), summary.outcome, summary.difference
-        seen[outcome] += 1
+        observed[outcome] += 1
         assert [word for word in ("better", "worse", "undecided") if word in text.lower()] == [outcome] * bool(outcome)
         assert "noise" not in text or outcome in ("undecided", None)
         assert headline([summary]).startswith("One seed decides nothing") == (len(summary.seeds) == 1)
@@ -128,16 +113,16 @@ def test_every_verdict_is_one_of_three_and_agrees_with_the_numbers_that_are_show
         assert ("that was tried" in text) == bool(summary.edge)
         if difference is None or len(difference.values) == 1:
             continue
-        found = NUMBERS.search(text)
-        assert found is not None, text
-        mean, low, high = map(float, found.groups()[:3])
-        assert int(found[4] or 1) == len(summary.manual)
+        actual = NUMBERS.search(text)
+        assert actual is not None, text
+        mean, low, high = map(float, actual.groups()[:3])
+        assert int(actual[4] or 1) == len(summary.manual)
         assert (low, high) == pytest.approx(difference.interval(), rel=0.01, abs=5.1e-5)
         assert low <= mean <= high
         assert ("seeds would decide" in text) == (outcome == "undecided")
         assert outcome == ("better" if high < 0 else "worse" if low > 0 else "undecided")
         assert float(cells(summary)[5].split(" ")[0]) == mean  # the table's
-    assert min(seen[outcome] for outcome in ("better", "worse", "undecided", None)) > 20
+    assert min(observed[outcome] for outcome in ("better", "worse", "undecided", None)) > 20
 
 
 @pytest.mark.parametrize(
@@ -184,9 +169,9 @@ def test_the_headline_says_how_far_the_default_is_from_the_best(
     rows = []
     for lr, adaptive in enumerate(settings, 1):
         levels = {1: 3, 20: 2, 50: 3}
-        found = [row("linear", length, seed, level + 0.4 * seed) for length, level in levels.items() for seed in (0, 1)]
-        found += [row("adaptive", 9, seed, loss) for seed, loss in enumerate(adaptive)]
-        rows += [{**one, "cell": {**CELL, "lr": lr}} for one in found]
+        runs = [row("linear", length, seed, level + 0.4 * seed) for length, level in levels.items() for seed in (0, 1)]
+        runs += [row("adaptive", 9, seed, loss) for seed, loss in enumerate(adaptive)]
+        rows += [{**one, "cell": {**CELL, "lr": lr}} for one in runs]
     assert headline(summarise(rows)) == words.replace("BEST", "the best of 3 hand-set lengths")
 
 
@@ -196,22 +181,17 @@ def test_a_default_that_the_clock_alone_ended_is_said_to_be_a_ramp() -> None:
 
 
 def test_of_lengths_that_do_not_matter_one_grid_in_twenty_at_most_seems_to_differ() -> None:
-    generator, found = np.random.default_rng(0), 0
+    generator, actual = np.random.default_rng(0), 0
     for _ in range(400):
         losses = generator.normal(2.0, 0.1, (6, 4)) + generator.standard_normal(4)
         (summary,) = summarise([row("linear", i, seed, losses[i, seed]) for i in range(6) for seed in range(4)])
-        found += bool(summary.length_matters)
-    assert 0 < found / 400 <= 0.05
+        actual += bool(summary.length_matters)
+    assert 0 < actual / 400 <= 0.05
 
 
 def test_small_numbers_keep_three_digits_and_the_sign_that_decides() -> None:
     assert [number(x) for x in (2.0, 0.0101, 0.0034567, -1.2345e-6)] == ["2.000", "0.010", "0.00346", "-1.23e-06"]
     assert [number(x, 4, "+") for x in (-0.0, -0.0004, 0.0234)] == ["+0.0000", "-0.0004", "+0.0234"]
-
-
-def test_rates_are_cells_of_their_own() -> None:
-    other = [{**r, "cell": {**CELL, "lr": 0.02}} for r in ROWS]
-    assert [summary.cell["lr"] for summary in summarise([*ROWS, *other])] == [0.01, 0.02]
 
 
 def test_schedules_of_other_kinds_stand_beside_the_hand_set_ones() -> None:
@@ -220,25 +200,13 @@ def test_schedules_of_other_kinds_stand_beside_the_hand_set_ones() -> None:
     assert summary.lowest is summary.others["wsd"]
 
 
-@pytest.mark.parametrize(("by_hand", "ours", "mean"), [((0.1, 0.11), (0.5, 0.6), 0.445), ((-3, -3.1), (-2, -2.1), 1)])
-def test_losses_of_any_size_and_sign_are_compared(
-    by_hand: tuple[float, ...], ours: tuple[float, ...], mean: float
-) -> None:
-    (summary,) = summarise(curve("linear", 5, *by_hand) + curve("adaptive", 5, *ours), own=True)
-    assert summary.difference is not None
-    assert summary.difference.mean == pytest.approx(mean)
-    assert ("worse" in verdict(summary)) == (mean == 1)
-
-
 def test_lengths_are_ranked_on_the_seeds_that_all_of_them_have() -> None:
     """One whose run with a hard seed failed is not the best for that."""
     hard, spared = curve("linear", 0, 4.0, 3.0, 3.0), curve("linear", 40, 3.1, 3.1, 3.1)[1:]
     (summary,) = summarise(hard + spared + curve("adaptive", 9, 4.0, 3.0, 3.0))
-    assert summary.best is not None
     assert summary.best.warmup_steps == 0
     assert "differ by 0.100" in verdict(summary)
     (summary,) = summarise([*hard, *spared, row("linear", 20, 7, None), *curve("linear", 20, 2.9, 2.9, 2.9)[1:]])
-    assert summary.best is not None
     assert summary.best.warmup_steps == 0  # one that diverged is not the best, whichever seed that was
 
 

@@ -7,13 +7,6 @@ from autowarm.lab.analysis.table import cells, lines, table
 from ..helpers import CELL, ROWS, printed, row
 
 
-def test_the_table_marks_a_run_that_never_left_warm_up() -> None:
-    line = cells(summarise(ROWS)[0])
-    assert line[0] == "Muon 0.01"
-    assert line[-1] == "all"
-    assert line[5].lstrip("+-") == "0.0000 ± 0.0816"
-
-
 def test_the_table_says_what_ended_each_warm_up() -> None:
     """Of the default and of Algorithm 1; a hand-set one ends where it was set to."""
     ends = {0: "loss", 1: "clock"}

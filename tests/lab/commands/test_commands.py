@@ -27,8 +27,8 @@ def test_folders_may_be_in_the_users_home(tmp_path: Path, monkeypatch: pytest.Mo
 def test_an_interruption_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("autowarm.lab.commands.report.run", mock.Mock(side_effect=KeyboardInterrupt))
     assert main(["report"]) == 130
-    said = capsys.readouterr().err
-    assert said == "\ninterrupted; the same command continues from here, with what is finished\n"
+    message = capsys.readouterr().err
+    assert message == "\ninterrupted; the same command continues from here, with what is finished\n"
 
 
 def test_without_the_extra_it_says_what_to_install(

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ TASK = (
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "line.py").write_text(TASK)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -63,14 +62,14 @@ def test_a_list_is_read_and_null_brings_back_its_default(key: str, given: str, r
 
 
 def test_train_takes_a_task_of_ones_own_and_says_at_once_what_it_does(
-    here: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", "--task", "line.py:Line", "--schedule", "constant", "--out", "out"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "plain-lr0.01-constant-seed0, in out: loading PyTorch"
     assert lines[1] == "preparing the data and the network"
     assert "update 6/6" in "\n".join(lines)
-    assert json.loads((here / "out" / "result.json").read_text())["optimizer"] == "plain"
+    assert json.loads((project / "out" / "result.json").read_text())["optimizer"] == "plain"
 
 
 @pytest.mark.parametrize(
@@ -84,41 +83,26 @@ def test_train_takes_a_task_of_ones_own_and_says_at_once_what_it_does(
         (["compare", "--run.batch_size", "7"], 2),
     ],
 )
-def test_a_task_prepares_itself_when_its_run_begins(words: list[str], status: int, here: Path) -> None:
+def test_a_task_prepares_itself_when_its_run_begins(words: list[str], status: int, project: Path) -> None:
     prepare = "    def prepare(self, folder):\n        raise RuntimeError\n\n"
-    (here / "line.py").write_text(TASK.replace("    def model", prepare + "    def model"))
+    (project / "line.py").write_text(TASK.replace("    def model", prepare + "    def model"))
     with pytest.raises(SystemExit, match="0") if "--help" in words else contextlib.nullcontext():
         assert main([words[0], "--task", "line.py:Line", *words[1:]]) == status
-    assert [one.name for one in here.iterdir() if one.suffix != ".py" and one.name != "__pycache__"] == []
+    assert [one.name for one in project.iterdir() if one.suffix != ".py" and one.name != "__pycache__"] == []
 
 
 @pytest.mark.long
-def test_a_broken_batch_stops_before_twelve_runs_fail(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "line.py").write_text(
+def test_a_broken_batch_stops_before_twelve_runs_fail(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "line.py").write_text(
         TASK.replace("yield torch.randn(32, 8)", "time.sleep(0.5)\n            yield torch.randn(32, 9)")
     )
     assert main(["compare", "--task", "line.py:Line", "--seeds", "[0,1]", "--workers", "1", "--out", "out"]) == 1
-    said = capsys.readouterr()
-    assert said.err.startswith("autowarm: every run failed: line.py:15: RuntimeError: ")
-    assert said.err.count("\n") == 1
-    assert said.out.count("RuntimeError") <= 1
-    assert "no other run is begun" in said.out
-    assert not (here / "out" / "results.json").exists()
-    told = list((here / "out" / "runs").glob("*/error.txt"))
-    assert len(told) < 6  # of twelve
-    assert "in loss" in told[0].read_text()
-
-
-def test_ctrl_c_stops_a_run_as_sigterm_does(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The task sends it itself."""
-    number = signal.SIGINT
-    sent = f"for n in range(1_000_000):\n            n == 1 and signal.raise_signal({number:d})"
-    (here / "line.py").write_text(TASK.replace("import time", "import signal, time").replace("while True:", sent))
-    before = signal.signal(number, signal.SIG_DFL)
-    try:
-        words = ["--schedule", "constant", "--steps", "1000000", "--checkpoint_every", "1000000", "--out", "out"]
-        assert main(["train", "--task", "line.py:Line", *words]) == 128 + number
-    finally:
-        signal.signal(number, before)
-    assert "the same command continues from here" in capfd.readouterr().err
-    assert list((here / "out").glob("checkpoint-*"))
+    message = capsys.readouterr()
+    assert message.err.startswith("autowarm: every run failed: line.py:15: RuntimeError: ")
+    assert message.err.count("\n") == 1
+    assert message.out.count("RuntimeError") <= 1
+    assert "no other run is begun" in message.out
+    assert not (project / "out" / "results.json").exists()
+    logs = list((project / "out" / "runs").glob("*/error.txt"))
+    assert len(logs) < 6  # of twelve
+    assert "in loss" in logs[0].read_text()

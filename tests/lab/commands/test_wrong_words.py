@@ -13,27 +13,21 @@ WRONG: list[tuple[list[str] | str, str]] = [  # words, or a line of them
     (["compare", "--run.steps", "many"], "run.steps: expected a whole number, got 'many'"),
     (["compare", "--config", "smok"], "did you mean 'smoke'"),
     (["compare", "--config"], "--config needs a value"),
-    (["compare", "--schedules", "[gready]"], "schedules: unknown 'gready'; did you mean 'greedy'?"),
     (["train", "--schedule", "gready"], "schedule.kind: unknown 'gready'; did you mean 'greedy'?"),
-    (["train", "--optimizer", "moun"], "optimizer.name: unknown 'moun'; did you mean 'muon'?"),
     (["train", "--task", "mpl"], "did you mean 'mlp'?"),
     (["compare", "--rates", "{adamW: [1e-3]}"], "did you mean 'adamw'"),
     (["compare", "--steps", "3"], "unknown option --steps, given '3'; did you mean 'run.steps'?"),
     (["compare", "--warmups", "[0,10%]"], "warmups: expected a list of numbers or null, got '[0,10%]'"),
     (["compare", "--run.order", "0.5"], "run.order: expected a whole number or null, got '0.5'"),
-    (["compare", "--run.optimizer", "lion"], "run.optimizer.name has no effect in a comparison: give rates"),
     ("compare --run.engine moun", "'run.engine' is a group of options and must hold keys and values, got 'moun'"),
     (["compare", "--run.model.heads", "5"], "width must be a multiple of 2·heads"),
     (["compare", "--rates", "{muon: [-1]}"], "lr must be positive"),
     (["compare", "stray"], "'stray' belongs to no option: give each as --KEY VALUE"),
     (["compare", "--tsk", "line.py:Line"], "; did you mean 'task'?"),
     (["compare", "--task", "nofile.py:X"], "--task nofile.py:X: no such file: nofile.py"),
-    (["compare", "--config", "x.yaml"], "no such file and no such preset; known are demo, own, smoke"),
     (["train", "--config", "x.yaml"], "no such preset; known are as-the-authors, llama-124m, llama-210m"),
-    (["train", "--task", "line.py:Line", "--optimizer", "plian"], "optimizer 'plian'; did you mean 'plain'?"),
     (["train", "--task", "line.py:Line", "--batch_size", "7"], "batch_size has no effect with a task"),
     (["compare", "--run.seed", "5"], "run.seed has no effect in a comparison: give seeds"),
-    (["compare", "--rates", "3"], "rates: expected keys, each with a list of numbers, got '3'"),
     (["train", "--preset", "tiny"], "unknown option --preset, given 'tiny'; --config takes a preset, and --help lists"),
     (["train", "--optimizer"], "--optimizer.name needs a value: text"),
     (["train", "--steps", "--seed", "1"], "--steps needs a value: a whole number"),
@@ -41,27 +35,21 @@ WRONG: list[tuple[list[str] | str, str]] = [  # words, or a line of them
     (["compare", "--rates", "{muon: []}"], "the plan has no runs"),
     ("smoothness --task mlp --run.optimizer.lr 0.1", "run.optimizer.lr has no effect in a comparison: give rates"),
     (["train", *TINY, "--schedule", "untuned", "--schedule.peak_gap", "1"], "schedule.peak_gap belongs to kinds"),
-    (["train", *TINY, "--schedule", "untuned", "--schedule.decay", "linear"], "schedule.decay belongs to kinds"),
     (["train", *TINY, "--schedule", "greedy", "--schedule.warmup", "cosine"], "kind greedy does not follow it"),
     (["train", *TINY, "--schedule", "wsd", "--schedule.div", "5"], "schedule.div belongs to kinds adaptive"),
-    (["train", *TINY, "--schedule", "wsd", "--schedule.target_loss", "0.0"], "target_loss belongs to kinds"),
     (["train", "--model", "swim", "--dry-run"], "model.name: unknown 'swim'; did you mean 'swin'?"),
-    (["train", "--task", "mlp", "--batch_size", "7"], "batch_size has no effect with a task"),
     (["train", "--task", "mlp", "--model.width", "32"], "model has no effect with a task"),
     (["figure", "abblation-variance"], "unknown figure 'abblation-variance'; did you mean 'ablation-variance'?"),
     (["figure", "all", "--scale", "huge"], "scale: unknown 'huge'; known are horizon, paper, tiny"),
     (["figure"], "figure needs a name, or all"),
     (["sweep"], "cells must not be empty"),
     (["sweep", "--config", "tiny/baselines", "--only", "[prodgy]"], "only: no cell 'prodgy'; did you mean 'prodigy'?"),
-    (["sweep", "--config", "tiny/baselines", "--override", "{stesp: 3}"], "unknown key 'stesp'; did you mean 'steps'?"),
     (["sweep", "--config", "tiny/baselines", "--address", "auto"], "address belongs to engine ray"),
     (["train", "--task", "my_task.py"], "give FILE.py:NAME"),
     ("replay log.csv --loss los", "there is no column 'los': did you mean 'loss'? columns: step, loss"),
-    ("replay log.csv --max-warmup 7.5", "max_warmup is a share of the run"),
     ("replay log.csv --max-warmup half", "argument --max-warmup"),
-    ("replay log.csv --total-steps 5", "total_steps=5, but the log goes to update 400"),
     ("replay log.csv --run z", "no run has 'z' in its name: 'log.csv'"),
-    ("replay log.csv --figure replay.bmp", "--figure takes a name that ends in .png or .svg"),
+    ("replay log.csv --figure replay.bmp", "replay.bmp cannot be written: its name must end in .png or .svg"),
     (["replay"], "FILE"),
     (["comapre"], "did you mean 'compare'?"),
     (["train", "--out", "gr\udcc3\udcb6\udcc3\udc9fe"], "is no text in the encoding utf-8: set PYTHONUTF8=1"),
@@ -69,14 +57,11 @@ WRONG: list[tuple[list[str] | str, str]] = [  # words, or a line of them
     ("train --schedule paper", "the paper's Algorithm 1 needs schedule.target_loss"),
     ("train --schedule linear --steps 10", "from 0 to steps − 1 = 9, got None"),
     ("train --schedule linear --steps 10 --schedule.warmup_steps 10", "from 0 to steps − 1 = 9, got 10"),
-    ("train --schedule linear --steps 10 --schedule.warmup_steps -1", "from 0 to steps − 1 = 9, got -1"),
     ("train --schedule.warmup_steps 10", "schedule.warmup_steps belongs to kind linear"),
-    ("train --schedule wsd --schedule.div 1", "div must be above 1"),
     (["compare", "--seeds=[-1]"], ""),
     (["sweep", "--config", "tiny/baselines", f"--seeds=[{2**64}]"], ""),
     (["compare", "--options={muon: {blocks: {'(': 3}}}", "--rates={muon: [0.1]}"], ""),
     (["compare", "--warmups=[.inf]"], ""),
-    (["compare", "--warmups=[.nan]"], ""),
     (["compare", "--rates={muon: [.nan]}"], ""),
 ]
 
@@ -90,10 +75,10 @@ def test_wrong_words_get_one_line_with_what_would_be_right(
     (tmp_path / "log.csv").write_text("step,loss\n" + "".join(f"{i},{2 + 6 / i}\n" for i in range(1, 401)))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # as `main` has it before the import
-    said = refused(words.split() if isinstance(words, str) else words, capsys)
-    assert message in said
-    assert said.encode("utf-8", "strict")
-    assert "traceback" not in said
+    output = refused(words.split() if isinstance(words, str) else words, capsys)
+    assert message in output
+    assert output.encode("utf-8", "strict")
+    assert "traceback" not in output
     assert {path.name for path in tmp_path.iterdir()} <= {"line.py", "log.csv", "__pycache__"}
 
 

@@ -5,14 +5,7 @@ from typing import Any
 import pytest
 
 from autowarm import AdaptiveWarmup
-from autowarm.lab.config import (
-    CompareConfig,
-    LabError,
-    Point,
-    RunConfig,
-    ScheduleConfig,
-    SweepConfig,
-)
+from autowarm.lab.config import CompareConfig, LabError, OptimizerConfig, Point, RunConfig, ScheduleConfig, SweepConfig
 from autowarm.lab.config.build import SCALES, build, presets, read_yaml
 from autowarm.lab.config.plans import combinations
 
@@ -30,9 +23,9 @@ def test_a_block_stands_for_all_its_combinations() -> None:
         {"schedule": {"kind": "paper"}, "schedule.target_loss": [1, 2], "seed": 0},
         {"schedule.kind": "linear", "schedule.warmup_steps": [5, 10]},
     ]
-    found = list(combinations(grid, "grid"))
-    assert [settings["schedule.kind"] for settings, _ in found] == ["adaptive", "paper", "paper", "linear", "linear"]
-    assert [varied for _, varied in found] == [{}, {"schedule.target_loss": 1}, {"schedule.target_loss": 2}, {}, {}]
+    actual = list(combinations(grid, "grid"))
+    assert [settings["schedule.kind"] for settings, _ in actual] == ["adaptive", "paper", "paper", "linear", "linear"]
+    assert [varied for _, varied in actual] == [{}, {"schedule.target_loss": 1}, {"schedule.target_loss": 2}, {}, {}]
 
 
 def test_cells_override_base_and_the_grid_overrides_cells() -> None:
@@ -111,17 +104,10 @@ def test_without_lengths_the_grid_doubles_up_to_80_percent_of_any_run(steps: int
 
 def test_options_reach_their_optimizer_alone() -> None:
     config = CompareConfig(rates={"lion": [1e-3], "muon": [1e-2]}, options={"lion": {"betas": [0.9, 0.95]}})
-    found = {run.optimizer.name: run.optimizer.options for run in (point.run for point in config.points())}
-    assert found == {"lion": {"betas": [0.9, 0.95]}, "muon": {}}
+    actual = {run.optimizer.name: run.optimizer.options for run in (point.run for point in config.points())}
+    assert actual == {"lion": {"betas": [0.9, 0.95]}, "muon": {}}
     with pytest.raises(LabError, match="options: unknown optimizer 'lyon'; did you mean 'lion'"):
         CompareConfig(options={"lyon": {}}).points()
-
-
-def test_schedules_are_just_those_that_are_asked_for() -> None:
-    config = CompareConfig(
-        rates={"muon": [0.01]}, schedules=["untuned", "constant", "greedy", "wsd"], warmups=[], seeds=[0]
-    )
-    assert [point.run.schedule.kind for point in config.points()] == ["untuned", "constant", "greedy", "wsd"]
 
 
 def test_a_point_is_named_by_cell_schedule_and_axes() -> None:
@@ -161,7 +147,12 @@ def test_a_plan_leaves_out_no_run_in_silence(values: dict[str, Any], message: st
     assert message in str(raised.value)
 
 
-def test_a_share_above_zero_is_at_least_one_update() -> None:
-    cells: dict[str, Any] = {"a": {"set": {"schedule.kind": "linear", "steps": 100}}}
-    swept = SweepConfig(cells=cells, grid=[{"schedule.warmup_steps": [0.0, 0.001, 0.5]}]).points()
-    assert [point.run.schedule.warmup_steps for point in swept] == [0, 1, 50]
+def test_a_run_has_a_label_that_tells_ramps_apart() -> None:
+    shapes = (ScheduleConfig("linear", 0), ScheduleConfig("linear", 5), ScheduleConfig("linear", 5, div=100))
+    labels = [RunConfig(schedule=shape, steps=10).label for shape in shapes]
+    assert [label.split("-", 2)[2] for label in labels] == ["linear0-seed0", "linear5-seed0", "linear5-div100-seed0"]
+
+
+def test_a_runs_folder_is_one_folder_whatever_its_optimizer_is_called() -> None:
+    run = RunConfig(task="mine@1", optimizer=OptimizerConfig(name="ours/v2 [a]"))
+    assert run.label.startswith("ours_v2__a_-lr")

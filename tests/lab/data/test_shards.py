@@ -45,6 +45,7 @@ def test_shards_are_files_of_fineweb_s_kind_and_a_corpus_has_both_parts(tmp_path
     for i, path in enumerate(paths):
         write_shard(path, np.arange(i * 10, i * 10 + 10, dtype=np.uint16))
         assert path.stat().st_size == 1024 + 20  # as kjj0/fineweb10B-gpt2 has them
+        assert np.fromfile(path, "<i4", 3).tolist() == [20240520, 1, 10]
     assert Shards(paths).windows(np.array([9, 28, 5]), 2).tolist() == [[9, 10], [28, 29], [5, 6]]
     folder = DataConfig(corpus=str(tmp_path))
     with pytest.raises(LabError, match="no shard with 'val' in its name"):

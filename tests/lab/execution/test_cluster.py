@@ -80,7 +80,7 @@ def answers(port: int) -> bool:
 @pytest.mark.long
 @needs_proc
 def test_a_killed_worker_costs_nothing_but_time(address: str, corpus_folder: Path, tmp_path: Path) -> None:
-    out, said = tmp_path / "out", tmp_path / "said.txt"
+    out, message = tmp_path / "out", tmp_path / "said.txt"
     preset = tmp_path / "sweep.yaml"
     preset.write_text(yaml.safe_dump({
         "base": {"model": {"layers": 1, "width": 16, "heads": 2, "ff": 32, "vocab_size": 280, "seq_len": 16},
@@ -90,18 +90,18 @@ def test_a_killed_worker_costs_nothing_but_time(address: str, corpus_folder: Pat
         "grid": [{"schedule.kind": "linear", "schedule.warmup_steps": [1, 50]}],
     }, sort_keys=False))  # fmt: skip
     words = ["sweep", "--config", str(preset), "--engine", "ray", "--address", address, "--out", str(out)]
-    with open(said, "w") as file:
+    with open(message, "w") as file:
         driver = subprocess.Popen([sys.executable, "-m", "autowarm", *words], env=ENVIRONMENT, stdout=file,
                                   stderr=subprocess.STDOUT)  # fmt: skip
     machines, alive = [], lambda: driver.poll() is None
     try:
-        wait_for(lambda: "2 runs" in said.read_text(), alive, said.read_text)
+        wait_for(lambda: "2 runs" in message.read_text(), alive, message.read_text)
         machines.append(start("--address", address, "--num-cpus", "1"))
-        wait_for(lambda: list(out.glob("runs/*/checkpoint-*")), alive, said.read_text)
+        wait_for(lambda: list(out.glob("runs/*/checkpoint-*")), alive, message.read_text)
         end(machines[0])
         assert len(list(out.glob("runs/*/result.json"))) < 2
         machines.append(start("--address", address, "--num-cpus", "1"))
-        assert driver.wait(timeout=PATIENCE) == 0, said.read_text()
+        assert driver.wait(timeout=PATIENCE) == 0, message.read_text()
     finally:
         for process in (driver, *machines):
             end(process)

@@ -1,10 +1,9 @@
 """Plan, execute, gather: each run is planned, prepared and made once, whoever asks for it."""
 
+import contextlib
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from autowarm.lab.data import prepare, text
 from autowarm.lab.execution import engine, pool
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.engine import execute, gather, make, plan
-from autowarm.lab.files import claim
+from autowarm.lab.files import claim, locked
 from autowarm.lab.training.loop import train
 
 from ..helpers import MODEL
@@ -65,11 +64,11 @@ def test_a_sweep_ends_with_manifest_results_and_report_and_shares_its_runs(
     assert "<h1>Two cells</h1>" in page
     assert "muon, target_loss 0.5" in page
 
-    made = {path: path.stat().st_mtime_ns for path in store.rglob("result.json")}
+    times = {path: path.stat().st_mtime_ns for path in store.rglob("result.json")}
     assert main([*command, "--out", str(two), "--only", "[muon]", "--seeds", "[0, 1]"]) == 0
     assert "8 runs, 4 already finished" in capsys.readouterr().out
     assert len(list(store.rglob("result.json"))) == 6 + 4
-    assert all(path.stat().st_mtime_ns == when for path, when in made.items())
+    assert all(path.stat().st_mtime_ns == when for path, when in times.items())
 
 
 def test_a_run_is_planned_once_and_its_data_prepared_once(
@@ -104,9 +103,9 @@ def test_a_run_that_two_cells_name_is_made_once_and_counts_in_both(corpus_folder
     begun: list[str] = []
     assert execute(planned, Display(), config, on_row=lambda name, row: begun.append(name)) == {}
     assert len(begun) == 2
-    found = gather(tmp_path, {}, planned, {})
-    assert [row["cell"]["name"] for row in found.rows] == ["one", "two", "two"]
-    assert found.rows[0]["val_loss"] == found.rows[1]["val_loss"]
+    actual = gather(tmp_path, {}, planned, {})
+    assert [row["cell"]["name"] for row in actual.rows] == ["one", "two", "two"]
+    assert actual.rows[0]["val_loss"] == actual.rows[1]["val_loss"]
 
 
 @pytest.mark.long
@@ -126,26 +125,13 @@ def test_a_failing_run_is_marked_in_results_and_report_and_the_others_are_kept(
     page = (tmp_path / "report.html").read_text()
     assert "Incomplete: failed runs: 1" in page
     assert name in page
-    (told,) = tmp_path.glob("runs/*/error.txt")
-    assert "Traceback" in told.read_text()
+    (logs,) = tmp_path.glob("runs/*/error.txt")
+    assert "Traceback" in logs.read_text()
 
-    shutil.rmtree(told.parent)
+    shutil.rmtree(logs.parent)
     assert main(words(corpus_folder, tmp_path, "--run.schedule.target_loss", "0.5", *more[2:])) == 0
     assert "failed" not in json.loads((tmp_path / "results.json").read_text())
     assert "Incomplete" not in (tmp_path / "report.html").read_text()
-
-
-HOLDER = """
-import shutil, sys
-from pathlib import Path
-from autowarm.lab.files import locked
-
-made, folder = map(Path, sys.argv[1:])
-with locked(folder):
-    print("held", flush=True)
-    sys.stdin.readline()
-    shutil.copytree(made, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
-"""
 
 
 def test_a_run_that_another_process_makes_is_waited_for_and_its_result_is_taken(
@@ -155,22 +141,17 @@ def test_a_run_that_another_process_makes_is_waited_for_and_its_result_is_taken(
     config = SweepConfig(base=base(corpus_folder), cells={"a": {}}, out=str(out))
     claim(out)
     (planned,) = plan(config.points(), out / "runs")
-    train(planned.point.run, tmp_path / "made")
-    result = json.loads((tmp_path / "made" / "result.json").read_text())
-    (tmp_path / "made" / "result.json").write_text(json.dumps({**result, "val_loss": 1.25}))  # to know it by
-
-    command = [sys.executable, "-c", HOLDER, str(tmp_path / "made"), str(planned.folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdin is not None
-        assert other.stdout.readline() == "held\n"
-        waits: list[float] = []
+    train(planned.point.run, tmp_path / "done")
+    result = json.loads((tmp_path / "done" / "result.json").read_text())
+    (tmp_path / "done" / "result.json").write_text(json.dumps({**result, "val_loss": 1.25}))  # to know it by
+    with contextlib.ExitStack() as other:
+        other.enter_context(locked(planned.folder))
 
         def wait(seconds: float) -> None:
-            waits.append(seconds)
-            other.communicate("now\n")  # it ends only after it was waited for
+            ignored = shutil.ignore_patterns(".lock")
+            shutil.copytree(tmp_path / "done", planned.folder, dirs_exist_ok=True, ignore=ignored)
+            other.close()
 
         monkeypatch.setattr(pool.time, "sleep", wait)
         results = make(config, config.points(), Display())
-    assert len(waits) == 1
     assert [row["val_loss"] for row in results.rows] == [1.25]

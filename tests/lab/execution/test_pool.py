@@ -5,8 +5,10 @@ import importlib
 import io
 import multiprocessing
 import os
+import shutil
 import signal
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,12 +36,11 @@ STOPPED = [
 
 def children(pid: int, command: str) -> list[int]:
     """The process's children that `multiprocessing` starts with this command."""
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    lines = {}
-    for child in found:
+    chosen = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         with contextlib.suppress(OSError):  # it has just ended
-            lines[int(child)] = Path(f"/proc/{child}/cmdline").read_bytes()
-    return [child for child, line in lines.items() if command.encode() in line]
+            chosen += [int(child)] * (command.encode() in Path(f"/proc/{child}/cmdline").read_bytes())
+    return chosen
 
 
 def workers_of(pid: int) -> list[int]:
@@ -66,11 +67,11 @@ def checkpoints(out: Path) -> list[Path]:
 @pytest.fixture(scope="module")
 def finished(corpus_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder of a comparison that two real workers made, and what the command said."""
-    out, said, errors = tmp_path_factory.mktemp("finished"), io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors):
+    out, message, errors = tmp_path_factory.mktemp("finished"), io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(message), contextlib.redirect_stderr(errors):
         assert main(words(corpus_folder, out, "--workers", "2")) == 0
     assert errors.getvalue() == ""
-    return out, said.getvalue()
+    return out, message.getvalue()
 
 
 def test_it_ends_with_table_figures_results_and_report(finished: tuple[Path, str]) -> None:
@@ -88,11 +89,7 @@ def test_it_ends_with_table_figures_results_and_report(finished: tuple[Path, str
 
 @needs_proc
 @pytest.mark.usefixtures("jobs_here")
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGTERM, signal.SIGKILL],
-    ids=lambda number: number.name,
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_broken_off_it_goes_on_to_the_same_bits_and_leaves_no_worker(
     finished: tuple[Path, str], corpus_folder: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -116,19 +113,21 @@ def test_broken_off_it_goes_on_to_the_same_bits_and_leaves_no_worker(
 
 
 @needs_proc
-def test_ctrl_c_is_acknowledged_while_workers_start(corpus_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("find", [started_by, workers_of], ids=["server", "workers"])
+def test_ctrl_c_is_acknowledged_while_workers_start(
+    corpus_folder: Path, tmp_path: Path, find: Callable[[int], list[int]]
+) -> None:
     with started(corpus_folder, tmp_path, "--workers", "1", "--run.steps", "200000") as process:
-        wait_for(lambda: workers_of(process.pid), lambda: process.poll() is None)
+        wait_for(lambda: find(process.pid), lambda: process.poll() is None)
         workers = started_by(process.pid)
         os.killpg(process.pid, signal.SIGINT)
-        assert process.stderr is not None
         assert [process.stderr.readline().strip() for _ in range(2)] == ["", STOPPED[0]]
         _, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGINT
     assert error.strip() == STOPPED[1]
     wait_for(lambda: all(map(gone, workers)))
     # A worker may be at its first updates already, and then leaves the checkpoint of the step it stops at.
-    assert len(checkpoints(tmp_path)) <= 1
+    assert len(checkpoints(tmp_path)) <= (find is workers_of)
 
 
 def test_a_second_signal_breaks_off_the_wait_for_the_workers_and_ends_them(
@@ -150,17 +149,6 @@ def test_a_second_signal_breaks_off_the_wait_for_the_workers_and_ends_them(
         bystander.join()
 
 
-TINY = """
-import sys, torch
-
-def tiny(on_step):
-    half_of_the_least_normal_number = torch.full((64,), torch.finfo(torch.float32).tiny) / 2
-    return {"val_loss": half_of_the_least_normal_number.sum().item(), "threads": torch.get_num_threads(),
-            "jobs": [name for name in sys.modules if name.endswith("_job")], "diverged": False,
-            "warmup_steps": 0, "seconds": 0.0}
-"""
-
-
 @pytest.mark.skipif(not flushes(), reason="this processor has no such mode")
 def test_a_worker_has_one_thread_takes_denormal_numbers_as_zero_and_has_no_module_of_an_earlier_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -168,7 +156,7 @@ def test_a_worker_has_one_thread_takes_denormal_numbers_as_zero_and_has_no_modul
     monkeypatch.syspath_prepend(tmp_path)
     rows: list[dict[str, Any]] = []
     for name in ("a_tiny_job", "another_job"):
-        (tmp_path / f"{name}.py").write_text(TINY)
+        shutil.copy(Path(__file__).with_name("jobs.py"), tmp_path / f"{name}.py")
         job = Job("tiny", 1, importlib.import_module(name).tiny, tmp_path)
         assert run_jobs([job], 1, Display(), 0, on_row=lambda _, row: rows.append(row)) == {}
     assert [(row["val_loss"], row["threads"]) for row in rows] == [(0.0, 1)] * 2
@@ -180,12 +168,12 @@ def test_a_worker_has_one_thread_takes_denormal_numbers_as_zero_and_has_no_modul
 def test_a_dead_process_is_an_error_and_not_a_hang(corpus_folder: Path, tmp_path: Path, dies: str) -> None:
     with started(corpus_folder, tmp_path, "--workers", "1", "--run.steps", "200000") as process:
 
-        def found() -> list[int]:
+        def actual() -> list[int]:
             return workers_of(process.pid) if dies == "worker" else children(process.pid, "forkserver")
 
         alive = lambda: process.poll() is None  # noqa: E731
-        wait_for(lambda: found() if dies == "server that loads" else checkpoints(tmp_path), alive)
-        os.kill(found()[0], signal.SIGKILL)
+        wait_for(lambda: actual() if dies == "server that loads" else checkpoints(tmp_path), alive)
+        os.kill(actual()[0], signal.SIGKILL)
         _, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert "a worker process died" in error
@@ -193,22 +181,11 @@ def test_a_dead_process_is_an_error_and_not_a_hang(corpus_folder: Path, tmp_path
     assert "Traceback" not in error
 
 
-KILLED = """
-import os, signal, threading
-from autowarm.lab.training.metrics import Progress
-
-def killed(on_step):
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    while True:
-        on_step(Progress(1, 0.0, 0.0))
-"""
-
-
 def test_a_worker_killed_as_it_looks_whether_to_stop_keeps_no_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "a_killed_job.py").write_text(KILLED)
+    shutil.copy(Path(__file__).with_name("jobs.py"), tmp_path / "a_killed_job.py")
     for _ in range(5):  # each time it is at the look for a good part of the time
         with pytest.raises(LabError, match="a worker process died"):
             run_jobs([Job("killed", 1, importlib.import_module("a_killed_job").killed, tmp_path)], 1, Display(), 0)

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from autowarm.lab.commands import main
 from autowarm.lab.config import Point
 from autowarm.lab.execution.engine import Planned, write_manifest
 from autowarm.lab.paper.experiments import GALLERY, Sources, listing, sweep_config
+from autowarm.lab.paper.published import Published, by_target_loss, points
 
 from ..helpers import row
 
@@ -28,25 +30,51 @@ def row_of(point: Point, loss: float) -> dict[str, Any]:
     return row(schedule.kind, schedule.warmup_steps or 7, run.seed, loss, metric=metric, ended_by="loss", **more)
 
 
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
-    """Results of every sweep: the loss falls with each run, but one of Lion's, which diverged."""
-    folder = tmp_path_factory.mktemp("sweeps")
-    for name in dict.fromkeys(sweep for entry in GALLERY.values() for sweep in entry.sweeps):
-        config = sweep_config(name, "tiny", folder, {}, None)
-        points = config.points()
-        rows = [row_of(point, 5 - index / 1000) for index, point in enumerate(points)]
+def lay(folder: Path, names: Iterable[str], scale: str = "tiny") -> Sources:
+    """Results of these sweeps: the loss falls with each run, but one of Lion's, which diverged."""
+    for name in names:
+        config = sweep_config(name, scale, folder, {}, None)
+        planned = config.points()
+        rows = [row_of(point, 5 - index / 1000) for index, point in enumerate(planned)]
         broken = [one for one in rows if one["optimizer"] == "lion" and one["schedule"] == "linear"][:1]
         for one in broken:
             one |= {"diverged": True, "val_loss": None}
         write_results(folder / name, dataclasses.asdict(config), {"name": "w", "sha256": "0", "tokens": 1}, rows)
-        write_manifest(folder / name, "", [Planned(point, "id", folder / name) for point in points])
-    return Sources(folder)
+        write_manifest(folder / name, "", [Planned(point, "id", folder / name) for point in planned])
+    return Sources(folder, scale)
 
 
-def seen(figure: Figure) -> str:
-    """All the text of a figure."""
-    figure.draw_without_rendering()
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    return lay(tmp_path_factory.mktemp("sweeps"), dict.fromkeys(x for one in GALLERY.values() for x in one.sweeps))
+
+
+def test_at_the_papers_scale_its_points_stand_beside_ones_own(tmp_path: Path) -> None:
+    hand, adaptive = points()
+    found = lay(tmp_path, ["warmup-sweep-124M", "ablation-target-loss"], "paper")
+    figure = GALLERY["warmup-sweep-124M"].make(found)
+    assert isinstance(figure, Figure)
+    muon = Published("124M", 32, 64_000, "muon")
+    (panel,) = (
+        axes for axes in figure.axes if "Muon, rate 0.001, batch 32\n64,000 updates, 1,049M tokens" in seen(axes)
+    )
+    lines = {line.get_label(): line for line in panel.lines}
+    shown = lines["the authors' hand-set"].get_xydata().tolist()
+    assert shown == [[at, loss] for at, loss in hand[muon]]
+    assert lines["the authors' Algorithm 1"].get_ydata() == [adaptive[muon]] * 2
+    assert "the authors' hand-set" in seen(panel.get_legend())
+    ablation = GALLERY["ablation-target-loss"].make(found)
+    assert isinstance(ablation, Figure)
+    lines = {line.get_label(): line for line in ablation.axes[0].lines}
+    assert lines["the authors' Algorithm 1"].get_ydata().tolist() == [*by_target_loss().values()]
+    assert lines["the authors' best hand-set"].get_ydata() == [3.47124] * 2
+    assert "the authors'" not in seen(GALLERY["warmup-sweep-124M"].make(lay(tmp_path / "tiny", ["warmup-sweep-124M"])))
+
+
+def seen(figure: Any) -> str:
+    """All the text of a figure, or of a part of it."""
+    if isinstance(figure, Figure):
+        figure.draw_without_rendering()
     return "\n".join(text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text")))  # type: ignore[attr-defined]
 
 
@@ -73,10 +101,12 @@ def test_the_listing_has_a_cost_for_all_that_trains(capsys: pytest.CaptureFixtur
     assert main(["figure", "--list"]) == 0
     listed = capsys.readouterr().out
     assert [name for name in GALLERY if name not in listed] == []
+    assert [name for name in GALLERY if name.startswith("theorem")] == ["theorem-bounds", "theorem-3-bounds"]
+    assert all(GALLERY[name].hours for name in GALLERY if name.startswith("theorem"))
     for name, paper, tiny, long, large, about in listing():
         assert about
         assert paper
-        needs = bool(GALLERY[name].sweeps)
+        needs = bool(GALLERY[name].sweeps or GALLERY[name].hours)
         assert (tiny != "–") == (long != "–") == (needs and name != "smoothness-signsgd")
         assert (large != "–") == needs
 

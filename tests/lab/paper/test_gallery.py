@@ -1,4 +1,5 @@
 import runpy
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,22 @@ def test_the_rate_of_theorem_1_peaks_where_the_paper_says() -> None:
     t, rate = line.get_data()
     assert t[rate.argmax()] == round((1e3 / 1e-4) ** 0.5)
     assert rate.max() == pytest.approx(1 / (2 * (1e-4 * 1e3) ** 0.5), rel=1e-6)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["theorem-bounds", "theorem-3-bounds"])
+def test_the_theorems_are_drawn_within_the_time_that_the_list_gives(name: str) -> None:
+    start = time.process_time()
+    figure = GALLERY[name].make(SOURCES)  # checks every claim
+    assert time.process_time() - start < 3600 * GALLERY[name].hours
+    labels = [line.get_label() for line in figure.axes[0].lines]
+    for wanted in {"theorem-bounds": ["Theorem 1", "Theorem 2"], "theorem-3-bounds": ["five paths"]}[name]:
+        assert wanted in labels
+    for axes in figure.axes[: 3 if name == "theorem-bounds" else 1]:
+        solid = [line.get_ydata() for line in axes.lines if line.get_linestyle() == "-"]
+        dashed = [line.get_ydata() for line in axes.lines if line.get_linestyle() == "--"]
+        assert dashed
+        assert solid
 
 
 @pytest.mark.long
@@ -51,3 +68,6 @@ def test_every_figure_of_the_pages_is_drawn_again_from_what_is_stored(tmp_path: 
         first, *_ = known[name]().axes
         assert first.lines
         assert not first.spines["top"].get_visible()  # the common style
+    peers, *_ = known["baselines"]().axes
+    ((diverged, at),) = [(text.get_text(), text.xy[1]) for text in peers.texts if not text.get_text()[0].isdigit()]
+    assert (diverged, peers.get_yticklabels()[at].get_text()) == ("diverged", "d-adaptation (1)")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -15,10 +16,12 @@ from autowarm import Muon
 from autowarm.lab.config import ModelConfig, RunConfig, ScheduleConfig, SweepConfig
 from autowarm.lab.config.build import SCALES, build, load_yaml, presets, read_yaml
 from autowarm.lab.paper.costs import describe
-from autowarm.lab.paper.settings import ASSUMPTION, EVERY, MAIN, SWIN, Setting, deviations
+from autowarm.lab.paper.published import Published, points
+from autowarm.lab.paper.settings import ASSUMPTION, EVERY, MAIN, SCRIPTS, SWIN, WINDOWS, Setting, deviations
 from autowarm.lab.tasks.models import llama
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import read_metrics
+from autowarm.lab.training.schedules import make_scheduler, wsd_tenth
 from autowarm.orthogonalize import orthogonalize
 from autowarm.schedule import Profile, calibrate
 
@@ -27,9 +30,10 @@ EXPERIMENTS = [name for name in presets("sweep") if name.split("/")[0] in SCALES
 SWEEPS = [name for name in EXPERIMENTS if name.startswith("paper/")]
 TRAIN = list(presets("train"))
 SMOOTHNESS = [f"{scale}/smoothness" for scale in SCALES]
-# Beyond the paper: the benchmark's models and optimizers.
 # What an ablation varies is no deviation.
 VARIED = {
+    "as-the-authors": {"schedule.peak_gap"},  # what their search takes
+    "normsgd-tuning": {"optimizer.lr", "optimizer.options.momentum", "schedule.div"},
     "ablation-target-loss": {"schedule.target_loss"},
     "ablation-variance": {"schedule.sigma_f2"},
     "ablation-schedule": {"schedule.warmup", "schedule.decay"},
@@ -87,6 +91,7 @@ def meets(run: RunConfig, setting: Setting, scale: str) -> bool:
 
 # What no key of a run sets, and where it is.
 FIXED: dict[str, Callable[[], Any]] = {
+    "share of WSD's decay that falls": lambda: round(0.01 / wsd_tenth(0.99), 9),
     "ρ": lambda: inspect.signature(calibrate).parameters["rho"].default,
     "candidates": lambda: inspect.signature(calibrate).parameters["candidates"].default,
     "dropout": lambda: max([module.p for module in tiny_llama().modules() if isinstance(module, torch.nn.Dropout)]
@@ -168,4 +173,41 @@ def test_the_page_lists_every_setting() -> None:
     shown = "../src/autowarm/lab/paper/settings.csv"
     assert f"]({shown})" in (DOCS / "paper.md").read_text(encoding="utf-8")
     rows = (DOCS / shown).read_text(encoding="utf-8").splitlines()[1:]
-    assert len(rows) == len(MAIN) + len(ASSUMPTION) + len(SWIN) + len(EVERY) + 4  # what stands for what
+    known = (MAIN, ASSUMPTION, SWIN, EVERY, SCRIPTS, WINDOWS)
+    assert len(rows) == sum(map(len, known)) + 4  # what stands for what
+
+
+@pytest.mark.parametrize("size", ["124M", "210M"])
+def test_the_hand_set_lengths_of_a_sweep_are_those_of_the_authors_figure(size: str) -> None:
+    hand, _ = points()
+    lengths: dict[Published, list[int | None]] = {}
+    for run, _ in runs_of(f"paper/warmup-sweep-{size}"):
+        if run.schedule.kind == "linear":
+            setting = Published(size, run.batch_size, run.steps, run.optimizer.name)
+            lengths.setdefault(setting, []).append(run.schedule.warmup_steps)
+    assert lengths == {one: [at for at, _ in some] for one, some in hand.items() if one.size == size}
+    assert len(lengths) == 12
+
+
+@pytest.mark.parametrize("name", ["target-loss", "variance", "schedule"])
+def test_an_ablation_has_the_hand_set_lengths_and_the_wsd_of_the_authors(name: str) -> None:
+    wanted = [at for at, _ in points()[0][Published("124M", 32, 64_000, "muon")]]
+    runs = [run for run, _ in runs_of(f"paper/ablation-{name}")]
+    lengths = [run.schedule.warmup_steps for run in runs if run.schedule.kind == "linear"]
+    assert lengths == wanted * (len(lengths) // len(wanted)) != []
+    assert {run.schedule.decay for run in runs} <= {"cosine", "linear", "wsd-tenth", "wso"}
+    scheduler = make_scheduler(Muon([torch.nn.Parameter(torch.eye(2))], lr=1.0),
+                               ScheduleConfig("linear", 0, decay="wsd-tenth"), 100)  # fmt: skip
+    assert [round(scheduler.lr_lambdas[0](step), 6) for step in (0, 90, 95, 99)] == [1.0, 1.0, 0.5, 0.1]
+
+
+def test_the_tuning_grid_of_normsgd_is_that_of_the_table() -> None:
+    runs = [run for run, _ in runs_of("paper/normsgd-tuning")]
+    grids = {(run.model.layers, run.batch_size): set[Any]() for run in runs}
+    for run in runs:
+        tried = run.optimizer.lr, run.optimizer.options["momentum"], run.schedule.div
+        grids[run.model.layers, run.batch_size].add(tried)
+    table = set(itertools.product([1e-4, 1e-3, 1e-2, 1e-1], [0.8, 0.9, 0.95, 0.99], [2.0, 5.0, 10.0, 100.0]))
+    assert grids == dict.fromkeys([(12, 32), (12, 256), (24, 32), (24, 256)], table)
+    assert len(runs) == 4 * len(table)
+    assert {run.schedule.kind for run in runs} == {"paper"}

@@ -62,6 +62,9 @@ def test_the_picture_shows_points_and_fits_and_a_wide_range_on_a_logarithmic_axi
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert [label.split(",")[0] for label in labels] == ["quadratic", "linear"]
     low, high = axes.get_ylim()
+    for label, line in zip(labels, axes.lines, strict=True):
+        assert label.endswith(", leaves the axis") == (line.get_ydata().min() < low)
+    assert scale == "linear" or any("leaves" in label for label in labels)
     assert axes.get_yscale() == scale
     assert low < offsets.min() < offsets.max() < high
 

@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -45,22 +46,6 @@ def kinds(by: int) -> Any:
     return Kind
 
 
-def sized(by: int) -> Any:
-    class Sized(list):  # type: ignore[type-arg]
-        def first(self) -> int:
-            return by
-
-    return Sized([1])
-
-
-def decorated(decorate: Callable[[Any], Any], by: int) -> Any:
-    @decorate
-    def shift(x: int) -> int:
-        return x + by
-
-    return shift
-
-
 SOME = torch.tensor([[0.0, 2.0], [3.0, 0.0]])
 # Makes a value by a number: the same number gives the same value, and another number another.
 VALUES: dict[str, Callable[[int], Any]] = {
@@ -70,11 +55,9 @@ VALUES: dict[str, Callable[[int], Any]] = {
     "what a function calls": lambda n: (lambda x: np.minimum(x, 1), lambda x: np.maximum(x, 1))[n - 1],
     "a default": lambda n: defaultdict((int, list)[n - 1], a=1),
     "an Enum's method": kinds,
-    "a method of a built-in type's subclass": sized,
     "a closure": lambda n: lambda: n,
     "a partial": lambda n: functools.partial(print, n),
-    "a cached function": lambda n: decorated(functools.cache, n),
-    "a function without gradients": lambda n: decorated(torch.no_grad(), n),
+    "a cached function": lambda n: functools.cache(lambda x: x + n),
     "a set": lambda n: {"a", "b", "c" * n},
     "a nested set": lambda n: [frozenset({("x", n)})],
     "constants in a set": lambda n: (lambda x: x in {"a", "b", "c"}, lambda x: x in {"a", "b", "d"})[n - 1],
@@ -90,18 +73,7 @@ VALUES: dict[str, Callable[[int], Any]] = {
 @pytest.mark.parametrize("name", VALUES)
 def test_a_value_is_known_again_and_another_is_another(name: str) -> None:
     once, again, other = (fingerprint([VALUES[name](n)]) for n in (1, 1, 2))
-    assert once is not None
     assert once == again != other
-
-
-@pytest.mark.parametrize("hold", [list, set, lambda parts: [frozenset(parts)], lambda parts: {"parts": {*parts}}])
-def test_what_is_opaque_is_so_in_any_container(hold: Callable[[list[Any]], Any]) -> None:
-    part = nn.Parameter(torch.zeros(2))
-    value = hold([part])
-    before = fingerprint(value, [part])
-    part.data += 1
-    assert before is not None
-    assert fingerprint(value, [part]) == before
 
 
 def test_equal_texts_and_bytes_count_alike_whether_they_are_one_object_or_two() -> None:
@@ -133,7 +105,7 @@ UNKNOWN = {"raises": Unreadable(), "no values": torch.empty(2, device="meta"), "
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_what_cannot_be_hashed_never_counts_as_finished(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fingerprint(UNKNOWN[name]) is None
+    assert fingerprint(UNKNOWN[name]) != fingerprint(UNKNOWN[name])
     task = Line()
     task.odd = UNKNOWN[name]  # type: ignore[attr-defined]
     monkeypatch.setattr("autowarm.lab.tasks.own._pickled", lambda task: b"")
@@ -167,7 +139,7 @@ EDITS: dict[str, tuple[Callable[[Path], Any], bool]] = {
 
 @pytest.mark.parametrize("name", EDITS)
 def test_an_edit_of_any_file_is_seen(name: str, tmp_path: Path) -> None:
-    change, seen = EDITS[name]
+    change, counts = EDITS[name]
     folder, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     for place in (folder, folder / "pkg", elsewhere):
         place.mkdir()
@@ -181,7 +153,7 @@ def test_an_edit_of_any_file_is_seen(name: str, tmp_path: Path) -> None:
     first = pack(load(f"{folder / 'task.py'}:Line"))
     change(folder)
     again = pack(load(f"{folder / 'task.py'}:Line"))
-    assert (first.sha256 != again.sha256) == seen
+    assert (first.sha256 != again.sha256) == counts
 
 
 def test_a_module_that_was_changed_by_hand_is_another_task(tmp_path: Path) -> None:
@@ -192,38 +164,22 @@ def test_a_module_that_was_changed_by_hand_is_another_task(tmp_path: Path) -> No
     assert pack(task).sha256 != first.sha256
 
 
-DRAWS = """import numpy
-import torch
-FIRST = numpy.random.rand(3)
-KINDS = {"a", "b", "c"}
-class Teacher:
-    optimizers = {"mine": lambda model, lr: torch.optim.SGD(model.parameters(), lr)}
-    def __init__(self):
-        self.net, self.first, self.names = torch.nn.Linear(4, 2), FIRST, {"p", "q", "r"}
-    def model(self):
-        return self.net if "a" in {"a", "b"} else KINDS
-    batches = loss = validation = model
-"""
-PROGRAM = (
-    "import sys\nfrom autowarm.lab.tasks.own import load, pack\nprint(pack(load(sys.argv[1] + ':Teacher')).sha256)"
-)
+TEACHER = Path(__file__).with_name("teacher.py")
 
 
 @pytest.mark.long
 def test_a_task_that_draws_as_it_is_made_is_known_again_in_every_process_and_folder(tmp_path: Path) -> None:
-    sums = []
+    checksums = []
     for seed in ("1", "2"):
-        file = tmp_path / seed / "teacher.py"
-        file.parent.mkdir()
-        file.write_text(DRAWS)
-        words = [sys.executable, "-c", PROGRAM, str(file)]
-        sums.append(subprocess.run(words, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True))
-    assert sums[0].stdout == sums[1].stdout
-    assert sums[0].stdout, sums[0].stderr
+        (tmp_path / seed).mkdir()
+        file = shutil.copy(TEACHER, tmp_path / seed)
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        checksums.append(subprocess.check_output([sys.executable, file], env=environment, text=True))
+    assert checksums[0] == checksums[1] != ""
 
 
 def test_loading_a_task_leaves_the_generators(tmp_path: Path) -> None:
-    (tmp_path / "teacher.py").write_text(DRAWS)
+    shutil.copy(TEACHER, tmp_path)
     before = torch.get_rng_state()
     first, again = (pack(load(f"{tmp_path / 'teacher.py'}:Teacher")) for _ in range(2))
     assert first.sha256 == again.sha256
@@ -259,6 +215,6 @@ def test_what_is_new_in_a_task_at_each_start_is_named(
     assert capsys.readouterr().out.count("the task is new: started changed since the last start") == 1
     statuses = [main(["train", "--task", "task.py:Line", "--out", "one", "--schedule=constant"]) for _ in range(2)]
     assert statuses == [0, 1]
-    said = capsys.readouterr().err
-    assert "task.started: " in said
-    assert "task.width" not in said
+    message = capsys.readouterr().err
+    assert "task.started: " in message
+    assert "task.width" not in message

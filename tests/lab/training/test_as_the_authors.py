@@ -2,17 +2,20 @@
 
 import dataclasses
 import math
+import re
+import runpy
+import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from autowarm.lab.commands import main
 from autowarm.lab.config import OptimizerConfig, RunConfig, ScheduleConfig
 from autowarm.lab.config.build import load_yaml, parse, presets
-from autowarm.lab.data.batches import permutation
 from autowarm.lab.paper.settings import MAIN, deviations
 from autowarm.lab.tasks import make_task
 from autowarm.lab.training.loop import train
@@ -20,6 +23,7 @@ from autowarm.lab.training.setup import Setup
 
 from ..helpers import ALONE
 
+PAGE = Path(__file__).parents[3] / "docs" / "paper.md"
 AUTHORS = load_yaml(presets("train")["as-the-authors"].read_text(encoding="utf-8"))
 SEEDED = {"nesterov": True, "momentum_init": "weights"}
 BETA1, BETA2, EPS = 0.8, 0.999, 1e-8
@@ -27,7 +31,7 @@ LR, DECAY, BETA = 0.02, 0.1, 0.9
 
 
 @pytest.fixture
-def theirs(run: RunConfig) -> RunConfig:
+def reference(run: RunConfig) -> RunConfig:
     exact = dataclasses.replace(run.engine, precision="float64")
     model = dataclasses.replace(run.model, layers=2, **AUTHORS["model"])
     data, order = dataclasses.replace(run.data, **AUTHORS["data"]), AUTHORS["order"]
@@ -41,21 +45,21 @@ def with_optimizer(run: RunConfig, name: str, **options: Any) -> RunConfig:
 def momentum(step: Callable[[Tensor], Tensor]) -> Any:
     """Decay; b ← βb + g from a copy of the decayed weights; this step of lr along g + βb."""
 
-    def formula(x: Tensor, g: Tensor, kept: dict[str, Tensor], decay: float, sign: float = 1.0) -> Tensor:
+    def formula(x: Tensor, g: Tensor, state: dict[str, Tensor], decay: float, sign: float = 1.0) -> Tensor:
         x = (1 - LR * decay) * x
-        kept["b"] = BETA * kept.get("b", x) + g
-        return x - LR * step(g + sign * BETA * kept["b"])
+        state["b"] = BETA * state.get("b", x) + g
+        return x - LR * step(g + sign * BETA * state["b"])
 
     return formula
 
 
-def adamw(x: Tensor, g: Tensor, kept: dict[str, Tensor], decay: float, sign: float = 1.0) -> Tensor:
+def adamw(x: Tensor, g: Tensor, state: dict[str, Tensor], decay: float, sign: float = 1.0) -> Tensor:
     """Decay; m and v; a step lr·√c2/c1·m/(√v + ε), where cᵢ = 1 − βᵢᵗ."""
-    t = kept["t"] = kept.get("t", torch.tensor(0.0)) + 1
-    kept["m"] = BETA1 * kept.get("m", torch.zeros_like(g)) + (1 - BETA1) * g
-    kept["v"] = BETA2 * kept.get("v", torch.zeros_like(g)) + (1 - BETA2) * g * g
+    t = state["t"] = state.get("t", torch.tensor(0.0)) + 1
+    state["m"] = BETA1 * state.get("m", torch.zeros_like(g)) + (1 - BETA1) * g
+    state["v"] = BETA2 * state.get("v", torch.zeros_like(g)) + (1 - BETA2) * g * g
     scale = math.sqrt(1 - BETA2 ** t.item()) / (1 - BETA1 ** t.item())
-    return (1 - LR * decay) * x - sign * LR * scale * kept["m"] / (kept["v"].sqrt() + EPS)
+    return (1 - LR * decay) * x - sign * LR * scale * state["m"] / (state["v"].sqrt() + EPS)
 
 
 def follow(run: RunConfig, formula: Any, named: str, sign: float = 1.0) -> float:
@@ -65,14 +69,13 @@ def follow(run: RunConfig, formula: Any, named: str, sign: float = 1.0) -> float
     followed = {name: p for name, p in setup.model.named_parameters() if named in name}
     assert followed
     points = {name: p.detach().clone() for name, p in followed.items()}
-    kept: dict[str, dict[str, Tensor]] = {name: {} for name in followed}
+    state: dict[str, dict[str, Tensor]] = {name: {} for name in followed}
     decays = {id(p): group["weight_decay"] for group in setup.optimizer.param_groups for p in group["params"]}
     worst = 0.0
     for batch, _ in zip(task.batches(0, slice(None)), range(5), strict=False):
         setup.forward_backward(setup.pieces(batch))
         for name, p in followed.items():
-            assert p.grad is not None
-            points[name] = formula(points[name], p.grad, kept[name], decays[id(p)], sign)
+            points[name] = formula(points[name], p.grad, state[name], decays[id(p)], sign)
         setup.optimizer.step()
         setup.optimizer.zero_grad()
         worst = max(worst, *((points[name] - p.detach()).abs().max().item() for name, p in followed.items()))
@@ -88,36 +91,39 @@ def follow(run: RunConfig, formula: Any, named: str, sign: float = 1.0) -> float
     ],
 )
 def test_updates_are_those_of_the_formulas(
-    theirs: RunConfig, optimizer: str, options: dict[str, Any], formula: Any, named: str
+    reference: RunConfig, optimizer: str, options: dict[str, Any], formula: Any, named: str
 ) -> None:
-    run = with_optimizer(theirs, optimizer, **options)
+    run = with_optimizer(reference, optimizer, **options)
     assert follow(run, formula, named) < 1e-7
     assert follow(run, formula, named, sign=-1.0) > 1e-3
 
 
-def test_batches_come_without_replacement_in_an_order_of_their_own(theirs: RunConfig) -> None:
-    task = make_task(theirs)
-    tokens, length = task.inner.data.train, theirs.model.seq_len
-    (found,) = next(iter(task.batches(0, slice(None))))
-    order = permutation((len(tokens) - 1) // length, 1337, 0)[: theirs.batch_size]
-    expected = np.stack([tokens[start : start + length + 1] for start in order * length])
-    assert np.array_equal(found.numpy(), expected)
-
-
-def test_the_last_evaluation_sees_the_whole_validation_part(theirs: RunConfig, tmp_path: Any) -> None:
-    theirs = dataclasses.replace(theirs, steps=4, eval_batches=1)
-    task = make_task(theirs)
+def test_the_last_evaluation_sees_the_whole_validation_part(reference: RunConfig, tmp_path: Any) -> None:
+    reference = dataclasses.replace(reference, steps=4, eval_batches=1)
+    task = make_task(reference)
     whole = list(task.validation(slice(None), whole=True))
-    assert len(whole) == (len(task.inner.data.val) - 1) // theirs.model.seq_len // theirs.batch_size > 1
-    result = train(theirs, tmp_path / "whole")
-    few = train(dataclasses.replace(theirs, whole_validation=False), tmp_path / "few")
+    assert len(whole) == (len(task.inner.data.val) - 1) // reference.model.seq_len // reference.batch_size > 1
+    result = train(reference, tmp_path / "whole")
+    few = train(dataclasses.replace(reference, whole_validation=False), tmp_path / "few")
     assert result["train_loss"] == few["train_loss"]
     assert result["val_loss"] != few["val_loss"]
 
 
-def test_the_preset_is_a_run_of_the_papers() -> None:
+def test_the_command_on_the_page_runs_algorithm_1_with_the_authors_gap_and_batches(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (line,) = re.findall(r"`autowarm (train --config as-the-authors[^`]*)`", PAGE.read_text(encoding="utf-8"))
+    assert main([*shlex.split(line), "--dry-run"]) == 0
+    plan = capsys.readouterr().out
+    for words in ("schedule paper, cosine decay, f* 3.3, Δ' 3.1876", "drawn in epochs, order 1337", "κ = 46,848"):
+        assert words in plan
     run = parse(["--config", "as-the-authors"], RunConfig, "train", "")
-    assert run.schedule == ScheduleConfig(kind="paper", target_loss=3.3)
+    assert run.schedule == ScheduleConfig(kind="paper", target_loss=3.3, peak_gap=3.1876)
+    search = runpy.run_path(str(PAGE.with_name("authors.py")))["authors_peak_gap"](
+        10.98 - 3.3, lr=run.optimizer.lr, div=100.0, kappa=46_848.0
+    )
+    assert run.schedule.peak_gap == pytest.approx(search, abs=1e-4)
     assert (run.model.scaled_residual, run.model.norm_eps, run.model.fused_qkv) == (True, 1e-5, True)
     assert run.optimizer.options["adamw_eps_hat"]
-    assert deviations(run, MAIN) == []
+    assert run.whole_validation
+    assert [key for key, _ in deviations(run, MAIN)] == ["schedule.peak_gap"]

@@ -85,8 +85,8 @@ def test_every_step_is_logged_with_its_norm_its_speed_and_the_schedules_state(
     states: list[dict[str, Any]] = []
 
     def note(self: Any) -> dict[str, Any]:
-        states.append(found := whole(self))
-        return found
+        states.append(actual := whole(self))
+        return actual
 
     whole = _Run._state_of_schedule
     with pytest.MonkeyPatch.context() as patch:
@@ -94,13 +94,13 @@ def test_every_step_is_logged_with_its_norm_its_speed_and_the_schedules_state(
         result = train(watched, tmp_path)
     rows = read_metrics(tmp_path)
     assert len(rows) == len(states) == watched.steps
-    said: dict[str, Any] = {}
+    message: dict[str, Any] = {}
     for row, state in zip(rows, states, strict=True):
-        said |= {name: value for name, value in row.items() if name.startswith("autowarm/")}
-        assert said == state  # what a row leaves out has not changed
-    assert {"autowarm/gap", "autowarm/share", "autowarm/loss", "autowarm/peak_gap"} <= said.keys()
-    assert said["autowarm/ended_by"] == "clock"
-    assert said["autowarm/phase"] == 1
+        message |= {name: value for name, value in row.items() if name.startswith("autowarm/")}
+        assert message == state  # what a row leaves out has not changed
+    assert {"autowarm/gap", "autowarm/share", "autowarm/loss", "autowarm/peak_gap"} <= message.keys()
+    assert message["autowarm/ended_by"] == "clock"
+    assert message["autowarm/phase"] == 1
     assert all(row["grad_norm"] > 0 for row in rows)
     assert all(row["tokens_per_second"] > 0 for row in rows[1:])
     judged = [row for row in rows if "val_loss" in row]
@@ -129,13 +129,8 @@ def test_tensorboard_has_what_the_file_has(watched: RunConfig, tmp_path: Path) -
 
 def test_without_clipping_and_with_a_hand_set_schedule_their_columns_are_absent(run: RunConfig, tmp_path: Path) -> None:
     train(dataclasses.replace(run, clip=0.0), tmp_path)
-    assert {name for row in read_metrics(tmp_path) for name in row} == {
-        "step",
-        "loss",
-        "lr",
-        "seconds",
-        "tokens_per_second",
-    }
+    names = {name for row in read_metrics(tmp_path) for name in row}
+    assert names == {"step", "loss", "lr", "seconds", "tokens_per_second"}
 
 
 def test_the_time_of_evaluations_is_no_training_time(
@@ -183,8 +178,8 @@ def test_curvature_is_logged_with_its_share_above_the_fit(run: RunConfig, tmp_pa
     rows = read_metrics(tmp_path / "straight")
     assert [row["step"] for row in rows if "curvature" in row] == [1, 3, 5, 7, 9, 11]
     points = [(row["loss"], row["curvature"]) for row in rows if "curvature" in row]
-    for above, seen in ((rows[9]["curvature_above"], points[:5]), (result["curvature_above"], points)):
-        losses, values = np.array(seen).T
+    for above, some in ((rows[9]["curvature_above"], points[:5]), (result["curvature_above"], points)):
+        losses, values = np.array(some).T
         curve = np.polyval(np.polyfit(losses, values, 2), losses)
         assert above == np.mean(values > curve)
         assert 0 < above < 1

@@ -81,38 +81,6 @@ def test_the_stored_weights_are_those_that_were_judged(run: RunConfig, tmp_path:
         assert sum(token_loss(model, *batch).item() for batch in batches) / len(batches) == pytest.approx(stored)
 
 
-A, C, START = torch.tensor([[1.0, 3.0, 0.5], [0.4, -1.0, 2.0], [1.5, 0.7, -0.9]], dtype=torch.float64)
-
-
-def authors_norm_sgd(from_weights: bool, sign: float = 1.0) -> torch.Tensor:
-    """Decay, then b ← βb + g, which starts as a copy of the decayed weights or at 0, then a step along g + βb."""
-    w, b, points = START, None, []
-    for t in range(1, 31):
-        g, w = A * (w - C), (1 - 0.01 * t * 0.1) * w
-        b = (sign * w if from_weights else 0 * w) if b is None else b
-        b = 0.9 * b + g
-        way = g + sign * 0.9 * b
-        w = w - 0.01 * t * way / way.norm()
-        points.append(w)
-    return torch.stack(points)
-
-
-@pytest.mark.parametrize("from_weights", [False, True])
-def test_normsgd_goes_the_authors_way_and_no_other(from_weights: bool) -> None:
-    model = torch.nn.Linear(3, 1, bias=False).double()
-    model.weight = w = torch.nn.Parameter(START.clone()[None])
-    options = {"momentum": 0.9, "nesterov": True, "momentum_init": "weights" if from_weights else "zeros"}
-    opt, points = make_optimizer(model, OptimizerConfig("normsgd", 0.01, 0.1, options)), []
-    for t in range(1, 31):
-        opt.param_groups[0] |= {"lr": 0.01 * t, "weight_decay": 0.1}  # for a single row, a vector, does not decay
-        w.grad = A * (w.detach() - C)
-        opt.step()
-        points.append(w.detach()[0].clone())
-    found = torch.stack(points)
-    torch.testing.assert_close(found, authors_norm_sgd(from_weights), rtol=0, atol=1e-12)
-    assert all((found - authors_norm_sgd(*other)).abs().max() > 1e-2 for other in ((not from_weights,), (True, -1.0)))
-
-
 @pytest.mark.parametrize("options", [{"momentum_init": "ones"}, {"momentum_init": True}])
 def test_what_is_no_start_of_a_momentum_is_refused(options: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="momentum_init is zeros or weights"):

@@ -27,16 +27,16 @@ RANK = int(os.environ.get("RANK", 0))
 
 def runs(base: RunConfig) -> dict[str, RunConfig]:
     """By name: 16 steps in float64, and 10 in float32."""
-    found = {}
+    actual = {}
     base = dataclasses.replace(base, schedule=ScheduleConfig(), batch_size=8, eval_batches=1, checkpoint_every=1000)
     for name, options in EXACT.items():
         optimizer = OptimizerConfig(name=name, lr=0.01, options=options)
         engine = EngineConfig(precision="float64", accumulate=2)
-        found[f"{name} float64"] = dataclasses.replace(base, optimizer=optimizer, engine=engine, steps=16)
+        actual[f"{name} float64"] = dataclasses.replace(base, optimizer=optimizer, engine=engine, steps=16)
     for name in ROUNDED:
         optimizer = OptimizerConfig(name=name, lr=0.01 if name != "lion" else 0.003)
-        found[f"{name} float32"] = dataclasses.replace(base, optimizer=optimizer, steps=10)
-    return found
+        actual[f"{name} float32"] = dataclasses.replace(base, optimizer=optimizer, steps=10)
+    return actual
 
 
 def normed(*_: Any) -> torch.nn.Module:
@@ -74,8 +74,6 @@ def watched_run(config: RunConfig, folder: Path) -> None:
 def alone(folder: Path, base: RunConfig) -> None:
     for name, config in runs(base).items():
         watched_run(config, folder / "alone" / name)
-        if "float32" in name:  # how much seeds matter
-            train(dataclasses.replace(config, seed=1), folder / "noise" / name)
 
 
 def together(folder: Path, base: RunConfig) -> None:

@@ -1,8 +1,6 @@
 """Fused weights: their blocks, of equal sizes or not, are matrices of their own, also in stacks and transposed."""
 
 import copy
-import re
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,8 +27,7 @@ class Fused(nn.Module):
 
 
 @each(
-    ("sizes", "rows"),
-    [*((sizes, ROWS) for sizes in (HEADS, ROWS, (8, 2, 2))), *((n, [36 // n] * n) for n in (1, 3))],
+    ("sizes", "rows"), [*((sizes, ROWS) for sizes in (HEADS, ROWS, (8, 2, 2))), *((n, [36 // n] * n) for n in (1, 3))]
 )
 @each("method", ["svd", "newton-schulz", "polar-express"])
 @each("radius", ["match_rms_adamw", 0.7])
@@ -89,20 +86,14 @@ def lora() -> nn.Module:
 
 
 class Experts(nn.Module):
-    """As DBRX holds its experts: one after another in a matrix."""
-
-    def __init__(self, rows: int, config: Any = None, **sizes: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        vars(self).update(sizes)
-        self.w1 = nn.Parameter(torch.randn(rows, 6))
-        if config is not None:
-            self.config = config
+        self.w1 = nn.Parameter(torch.randn(3, 8, 6))
 
 
 def experts_with_lora() -> nn.Module:
     peft = pytest.importorskip("peft")
-    model = nn.ModuleDict({"experts": Experts(3)})
-    model["experts"].w1 = nn.Parameter(torch.randn(3, 8, 6))
+    model = nn.ModuleDict({"experts": Experts()})
     return peft.get_peft_model(model, peft.LoraConfig(target_modules=[], target_parameters=["experts.w1"], r=4))
 
 
@@ -130,22 +121,3 @@ def test_blocks_of_an_adapter_cut_its_outputs() -> None:
     blocks = {name: group["geometry"].blocks for group in opt.param_groups for name in group["param_names"]}
     assert {blocks[name] for name in blocks if "lora_A" in name} == {1}
     assert {blocks[name] for name in blocks if "lora_B" in name or "qkv.base" in name} == {3}
-
-
-@each(
-    ("make", "blocks", "warns"),
-    [
-        (lambda: Experts(24, moe_num_experts=4, ffn_hidden_size=6), None, True),
-        (lambda: Experts(24, config=SimpleNamespace(num_experts=4, hidden_size=6)), {}, True),
-        (lambda: nn.Sequential(Experts(24, num_experts=4, width=6)), None, True),
-        (lambda: Experts(24, num_experts=4, width=6), {"w1": 4}, False),
-        (lambda: Experts(24, num_experts=4, width=6), {"w1": 1}, False),
-        (lambda: Experts(4, num_experts=4, width=6), None, False),  # a router
-        (lambda: Experts(24, width=6), None, False),
-        (lambda: Experts(20, num_experts=4, width=6), None, False),
-    ],
-)
-def test_experts_in_one_matrix_are_warned_of(make: Any, blocks: Any, warns: bool) -> None:
-    told = said_by(lambda: Muon.from_model(make(), heads=[], blocks=blocks))
-    assert len(told) == warns
-    assert not warns or re.search(r'w1 has 24 rows, as if 4 experts .* give blocks={"w1": 4}', told[0])

@@ -1,7 +1,7 @@
 """Ranks whose gradients are not those of the others: all of them skip the same updates, or all raise an error."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from itertools import product
@@ -15,11 +15,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, distribute_tensor
 
-from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
+from autowarm import LMO, Lion, Muon
 from autowarm.optim import Together
 from autowarm.optim.ranks import agreement
 from autowarm.optim.step import nonfinite, outliers
-from tests.optim.ranks.checks import TOLERANCE, Cases, apart, drawn, error_of, held, on_ranks
+from tests.optim.ranks.checks import TOLERANCE, Cases, apart, drawn, error_of, local_part, on_ranks
 
 WHERE = ("host", "device")
 
@@ -50,9 +50,6 @@ COPIES: dict[str, Callable[..., Any]] = {
 SHARDS: dict[str, Callable[[Any], Any]] = {
     "muon": lambda m: Muon.from_model(m, lr=0.1, dtype=torch.float32),
     "lion": lambda m: Lion(m.named_parameters(), lr=0.1),
-    "signsgd": lambda m: SignSGD(m.parameters(), lr=0.1),
-    "normsgd": lambda m: NormSGD(m.parameters(), lr=0.1),
-    "rows": lambda m: LMO(m.parameters(), lr=0.1, geometry="rows"),
 }
 # The tensors whose gradients differ, by place; not all optimizers have them all.
 TENSORS = {0: "0.weight", 3: "2.weight", 4: "2.bias"}
@@ -74,14 +71,14 @@ def sparse(p: Any) -> None:
 
 
 def not_finite(p: Any) -> None:
-    if (local := held(p.grad)).numel():
+    if (local := local_part(p.grad)).numel():
         local.view(-1)[-1] = math.nan
 
 
 # What one rank's gradient is, and what that rank says of it.
-DIFFERENCES = {"missing": (no_gradient, "none for {}"), "sparse": (sparse, "")}
+DIFFERENCES = {"missing": (no_gradient, "this rank has {} (none)"), "sparse": (sparse, "")}
 if hasattr(torch.Tensor, "grad_dtype"):  # before, PyTorch refused other dtypes itself
-    DIFFERENCES["dtype"] = another_dtype, "like for {} (torch.bfloat16)"
+    DIFFERENCES["dtype"] = another_dtype, "this rank has {} (torch.bfloat16)"
 
 
 def give(model: nn.Module, seed: int, put: Callable[[Any, Tensor], Tensor] = lambda p, g: g) -> None:
@@ -125,14 +122,14 @@ def differing(
         give(model, seed, put)
         optimizer.step()
     # Without messages: those of ranks that failed alike would be sent all the same.
-    was = [held(p).clone() for p in model.parameters()]
+    was = [local_part(p).clone() for p in model.parameters()]
     give(model, 7, put)
     spoil()
     errors = [error_of(optimizer.step)]
     for p in model.parameters():
         if p.grad is not None and p.grad.is_sparse:
             p.grad = None
-    same = all(torch.equal(a, held(p)) for a, p in zip(was, model.parameters(), strict=True))
+    same = all(torch.equal(a, local_part(p)) for a, p in zip(was, model.parameters(), strict=True))
     give(model, 8, put)
     return [*errors, error_of(optimizer.step)], same
 
@@ -141,7 +138,7 @@ def differing(
 def other_gradients_on_one_rank_are_an_error_on_every_rank_and_nothing_moves(mesh: DeviceMesh) -> Cases:
     ranks = mesh.get_group()
     for name, where, place in CASES:
-        for what, (spoil, said) in DIFFERENCES.items():
+        for what, (spoil, says) in DIFFERENCES.items():
             for before in (0, 1):
                 # The rank that differs sends no matrices, and these ranks would wait for them.
                 if where == "device" and before and name in ("muon", "spectral", "together"):
@@ -156,40 +153,36 @@ def other_gradients_on_one_rank_are_an_error_on_every_rank_and_nothing_moves(mes
                 yield case, same and any(errors[: 1 if where == "host" else 2])
                 if where == "host" and what != "dtype":  # ranks that agree again go on
                     yield case, not errors[1]
-                if where == "host" and said and name in ("muon", "sign"):
-                    own = said.format(TENSORS[place])
-                    yield case, (own if last_of(ranks) else "another says what it lacks") in errors[0]
+                if where == "host" and says and name in ("muon", "sign"):
+                    expected = says.format(TENSORS[place])
+                    yield case, (expected if last_of(ranks) else "another says what it lacks") in errors[0]
+
+
+OTHERS: dict[str, Callable[[], nn.Module]] = {
+    "shape": lambda: net(9),
+    "dtype": lambda: net().bfloat16(),
+    "count": lambda: net()[:3],
+}
 
 
 @on_ranks(2, 4)
-def other_models_are_an_error_on_every_rank(mesh: DeviceMesh) -> Cases:
+def other_models_options_or_groups_are_an_error_on_every_rank(mesh: DeviceMesh) -> Cases:
     ranks = mesh.get_group()
-    others = {"shape": lambda: net(9), "dtype": lambda: net().bfloat16(), "count": lambda: net()[:3]}
-    for where in WHERE:
-        for what, other in others.items():
-            model = other() if last_of(ranks) else net()
-            optimizer = COPIES["muon"](model, ranks)
-            give(model, 0, lambda p, g: g.to(p.dtype))
-            with on(where):
-                said = error_of(optimizer.step)
-            yield (what, where, said), "ranks have different tensors" in said
-
-
-@on_ranks(2, 4)
-def other_options_or_a_group_of_one_rank_alone_are_an_error_on_every_rank(mesh: DeviceMesh) -> Cases:
-    ranks = mesh.get_group()
-    for option, other in {"weight_decay": 0.3, "radius": 1.0, "skip_outliers": 6.0}.items():
-        model = net()
-        optimizer = Muon.from_model(model, lr=0.1, process_group=ranks, **({option: other} if last_of(ranks) else {}))
-        give(model, 0)
-        said = error_of(optimizer.step)
-        yield (option, said), "ranks have different tensors or options" in said
+    options = {"weight_decay": 0.3, "radius": 1.0, "skip_outliers": 6.0}
+    for where, what in product(WHERE, (*OTHERS, *options)):
+        model = OTHERS.get(what, net)() if last_of(ranks) else net()
+        other = {what: options[what]} if what in options and last_of(ranks) else {}
+        optimizer = Muon.from_model(model, lr=0.1, dtype=torch.float32, process_group=ranks, **other)
+        give(model, 0, lambda p, g: g.to(p.dtype))
+        with on(where):
+            error = error_of(optimizer.step)
+        yield (what, where, error), "ranks have different tensors or options" in error
     for scale in (1.0, 1.01):
         model = net()
         optimizer = COPIES["muon"](model, ranks)
         give(model, 0, lambda p, g: g * scale if last_of(ranks) else g)  # noqa: B023
-        said = error_of(optimizer.step)
-        yield ("sizes", scale, said), ("gradients of different sizes" in said) == (scale > 1)
+        error = error_of(optimizer.step)
+        yield ("sizes", scale, error), ("gradients of different sizes" in error) == (scale > 1)
     for on_all in (False, True):
         model, more = net(), nn.Parameter(torch.ones(4, 4))
         optimizer = COPIES["muon"](model, ranks)
@@ -198,8 +191,8 @@ def other_options_or_a_group_of_one_rank_alone_are_an_error_on_every_rank(mesh: 
             if seed and (on_all or last_of(ranks)):
                 more.grad = torch.ones(4, 4)
                 optimizer.add_param_group({"params": [more]})
-            said = error_of(optimizer.step)
-        yield ("a group", on_all, said), ("ranks have different tensors" in said) != on_all
+            error = error_of(optimizer.step)
+        yield ("a group", on_all, error), ("ranks have different tensors" in error) != on_all
 
 
 @on_ranks(2, 4)
@@ -218,44 +211,45 @@ def a_shard_without_a_gradient_is_an_error_on_every_rank(mesh: DeviceMesh) -> Ca
                 yield (how, name, place, errors), bool(errors[0]) and same and not errors[1]
 
 
-CHAINS = {"nested": ([0, 1], [0, 1, 2, 3]), "chain": ([0, 1], [1, 2], [2, 3]), "grid": ([0, 1], [2, 3], [0, 2], [1, 3])}
+NESTED, OVERLAPPING = ([0, 1], [0, 1, 2, 3]), (([0, 1], [1, 2], [2, 3]), ([0, 1], [2, 3], [0, 2], [1, 3]))
+
+
+def copies_on(groups: Sequence[list[int]]) -> list[nn.Parameter]:
+    """A tensor for each group of ranks that this one is in."""
+    meshes = [DeviceMesh("cpu", group) for group in groups]  # which all ranks make
+    of_this_rank = [mesh for mesh, group in zip(meshes, groups, strict=True) if dist.get_rank() in group]
+    return [nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [Replicate()])) for mesh in of_this_rank]
+
+
+def draw_on(params: list[nn.Parameter], seed: int, scale: float = 1.0) -> None:
+    g = scale * torch.randn(4, 4, generator=torch.Generator().manual_seed(seed))
+    for p in params:
+        p.grad = distribute_tensor(g, p.device_mesh, [Replicate()], src_data_rank=None)
 
 
 @on_ranks(4)
 def a_flag_reaches_all_ranks_of_nested_groups_and_others_are_refused(mesh: DeviceMesh) -> Cases:
-    """Of NaN on one rank, and of an outlier on the last. Each group of ranks holds a tensor."""
+    """Of NaN on one rank, and of an outlier on the last. Each group of ranks has a tensor."""
     rank = dist.get_rank()
-    for name, groups in CHAINS.items():
-        meshes = [DeviceMesh("cpu", group) for group in groups]
-        for where, spoilt in product(WHERE, (*range(4), "outlier")):
-            params = [
-                nn.Parameter(distribute_tensor(torch.ones(4, 4), own, [Replicate()]))
-                for own, group in zip(meshes, groups, strict=True)
-                if rank in group
-            ]
-            optimizer: LMO = Muon(params, lr=0.1, dtype=torch.float32)
-            if spoilt == "outlier":
-                optimizer = Lion(params, lr=0.1, skip_outliers=6.0)
-            with on(where):
-                for seed in range(72 if spoilt == "outlier" else 3):
-                    g = torch.randn(4, 4, generator=torch.Generator().manual_seed(seed))
-                    g = g * 100 if (seed, rank, spoilt) == (70, 3, "outlier") else g
-                    for p in params:
-                        p.grad = distribute_tensor(g, p.device_mesh, [Replicate()], src_data_rank=None)
-                    if (seed, rank) == (1, spoilt):
-                        not_finite(params[0])
-                    if name != "nested":
-                        break
-                    optimizer.step()
-            if name != "nested":
-                said = error_of(optimizer.step)
-                yield (name, where, spoilt, said), "overlap without one holding the other" in said
-                continue
-            # Every rank made the same updates, so all tensors, which were equal, still are.
-            every: list[Any] = [None] * 4
-            dist.all_gather_object(every, [held(p).tolist() for p in params])
-            same = all(content == every[0][0] for one in every for content in one)
-            yield (name, where, spoilt), optimizer.skipped_updates == 1 and same
+    for where, spoilt in product(WHERE, (*range(4), "outlier")):
+        params, outlier = copies_on(NESTED), spoilt == "outlier"
+        optimizer = Lion(params, lr=0.1, skip_outliers=6.0) if outlier else Muon(params, lr=0.1, dtype=torch.float32)
+        with on(where):
+            for seed in range(72 if outlier else 3):
+                draw_on(params, seed, 100 if outlier and (seed, rank) == (70, 3) else 1)
+                if (seed, rank) == (1, spoilt):
+                    not_finite(params[0])
+                optimizer.step()
+        # Every rank made the same updates, so all tensors, which were equal, still are.
+        every: list[Any] = [None] * 4
+        dist.all_gather_object(every, [local_part(p).tolist() for p in params])
+        same = all(content == every[0][0] for one in every for content in one)
+        yield (where, spoilt), optimizer.skipped_updates == 1 and same
+    for groups in OVERLAPPING:
+        params = copies_on(groups)
+        draw_on(params, 0)
+        error = error_of(Muon(params, lr=0.1, dtype=torch.float32).step)
+        yield (groups, error), "overlap without one holding the other" in error
 
 
 @on_ranks(4)
@@ -275,9 +269,9 @@ def a_rank_that_waits_in_vain_is_told_what_for(mesh: DeviceMesh) -> Cases:
                 give(model, t)  # noqa: B023
                 optimizer.step()  # noqa: B023
 
-        said = error_of(run)
+        says = error_of(run)
         if steps[rank] < max(steps):
-            yield (steps, said), not said
+            yield (steps, says), not says
         else:
             done = f"rank {rank} waited in vain for the other ranks, after {min(steps)} steps of Muon"
-            yield (steps, said), done in said and "drop_last=True" in said
+            yield (steps, says), done in says and "drop_last=True" in says

@@ -29,7 +29,7 @@ def whole(x: Tensor) -> Tensor:
     return (x.full_tensor() if isinstance(x, DTensor) else x).detach()
 
 
-def held(p: Tensor) -> Tensor:
+def local_part(p: Tensor) -> Tensor:
     """This rank's part of a tensor."""
     return (p.to_local() if isinstance(p, DTensor) else p).detach()
 

@@ -19,7 +19,7 @@ from autowarm.geometry import Spectral
 from autowarm.optim.ranks import sharing
 from autowarm.smoothness import Probe
 from tests.geometry.own import Lines
-from tests.optim.ranks.checks import TOLERANCE, Cases, apart, error_of, held, on_ranks, whole
+from tests.optim.ranks.checks import TOLERANCE, Cases, apart, error_of, local_part, on_ranks, whole
 
 Named = list[tuple[str, Any]]
 
@@ -233,18 +233,18 @@ def what_is_measured_is_what_one_process_measures(mesh: DeviceMesh) -> Cases:
     for measure, plans in ((probed, ("sequence", "data", "columns and rows")), (searched, ("sequence",))):
         alone = measure("alone", mesh)
         for plan in plans:
-            found = measure(plan, mesh)
-            yield (measure.__name__, plan), len(alone) > 0 and found == pytest.approx(alone, rel=1e-6)
+            measured = measure(plan, mesh)
+            yield (measure.__name__, plan), len(alone) > 0 and measured == pytest.approx(alone, rel=1e-6)
 
 
 @on_ranks(4)
 def a_probe_measures_what_one_process_does_and_changes_no_bit(mesh: DeviceMesh) -> Cases:
     alone = probed("alone", mesh)
     for plan in ("ddp", "ddp, views", "fsdp"):
-        model, found = trained_and_probed(plan, mesh)
+        model, measured = trained_and_probed(plan, mesh)
         pairs = zip(model.parameters(), trained(plan, "lion", mesh).parameters(), strict=True)
-        yield (plan, found, alone), found == pytest.approx(alone, rel=1e-6)
-        yield (plan, "weights"), all(torch.equal(held(p), held(q)) for p, q in pairs)
+        yield (plan, measured, alone), measured == pytest.approx(alone, rel=1e-6)
+        yield (plan, "weights"), all(torch.equal(local_part(p), local_part(q)) for p, q in pairs)
 
 
 @on_ranks(4)
@@ -260,6 +260,6 @@ def a_gradient_on_other_ranks_than_its_parameter_is_refused_by_name(mesh: Device
             "another mesh": (distribute_tensor(ones, other), ones),
         }
         for what, (p.grad, q.grad) in grads.items():
-            said = error_of(optimizer.step)
-            yield (name, what, said), "needs a gradient on the mesh of its parameter" in said and "(4, 4)" in said
+            error = error_of(optimizer.step)
+            yield (name, what, error), "needs a gradient on the mesh of its parameter" in error and "(4, 4)" in error
             yield (name, what, "moved"), whole(p).equal(ones) and q.equal(ones)

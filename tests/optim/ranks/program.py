@@ -23,8 +23,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=max(SIZES))
     meshes = {size: DeviceMesh("cpu", list(range(size))) for size in SIZES}
-    found = []
+    outcomes = []
     for (name, size), check in CHECKS.items():
         cases = [*check(meshes[size])] if rank < size else []
-        found.append([name, size, len(cases), [repr(case) for case, right in cases if not right]])
-    leave(folder, found)  # a group that has timed out is not waited for
+        outcomes.append([name, size, len(cases), [repr(case) for case, right in cases if not right]])
+    leave(folder, outcomes)  # a group that has timed out is not waited for

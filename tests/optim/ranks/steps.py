@@ -141,11 +141,11 @@ ASKED = {"ddp": 3 * 8, "fsdp": 3 * 4, "hsdp": 3 * 4, "blocks": 6 * 8, "twice": 6
 
 
 def ways(mesh: DeviceMesh) -> dict[str, DeviceMesh]:
-    found = {"ddp": mesh, "fsdp": mesh}
+    meshes = {"ddp": mesh, "fsdp": mesh}
     if mesh.size() == 4:
         grid = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("data", "tensor"))
-        found |= {"hsdp": grid, **dict.fromkeys(SHARDINGS, grid)}
-    return found
+        meshes |= {"hsdp": grid, **dict.fromkeys(SHARDINGS, grid)}
+    return meshes
 
 
 @on_ranks(2, 4)
@@ -222,11 +222,11 @@ def what_fsdp1_has_cut_is_refused_unless_each_entry_steps_by_itself(mesh: Device
             early = make(inner) if when == "after" else None
             ranks, how = mesh.get_group(), {"use_orig_params": True, "device_id": torch.device("cpu")}
             model = FullyShardedDataParallel(inner, ranks, **how)
-            said = error_of(lambda: three_steps(model, early or make(model)))  # noqa: B023
+            error = error_of(lambda: three_steps(model, early or make(model)))  # noqa: B023
             if when not in right:
-                yield (name, when, said), "FSDP1" in said and "fully_shard" in said
+                yield (name, when, error), "FSDP1" in error and "fully_shard" in error
                 continue
             single = small()
             three_steps(single, make(single))
             with FullyShardedDataParallel.summon_full_params(model):
-                yield (name, when, said), apart(model, single) <= TOLERANCE
+                yield (name, when, error), apart(model, single) <= TOLERANCE

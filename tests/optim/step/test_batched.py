@@ -22,12 +22,12 @@ def test_muon_needs_at_most_three_stacks_above_parameters_and_state(shape, metho
     for p in params:
         p.grad = torch.ones_like(p)
     opt = Muon(params, lr=0.1, weight_decay=0.1, method=method, dtype=torch.bfloat16)
-    stacks = found(Spectral(dtype=torch.bfloat16), [p.shape for p in params])
+    stacks = stacks_with_members(Spectral(dtype=torch.bfloat16), [p.shape for p in params])
     largest = 2 * max(math.prod(stack.size) * len(members) for stack, members in stacks)
     assert largest < (24 if shape[0] == shape[1] else 16) * shape[0] * shape[1] * 2  # for they are cut
     # What products need for themselves, packed copies of blocks, differs by processor, and is less than a stack.
-    kept = sum(4 * p.numel() for p in params)  # the momentum, which the first step makes
-    assert largest < peak_bytes(opt.step) - kept < 3.5 * largest
+    momentum_bytes = sum(4 * p.numel() for p in params)  # the momentum, which the first step makes
+    assert largest < peak_bytes(opt.step) - momentum_bytes < 3.5 * largest
 
 
 @pytest.mark.parametrize("cls", [SignSGD, NormSGD])
@@ -43,7 +43,7 @@ def test_elementwise_steps_need_a_part_of_memory_only(cls):
 MIXED = [(4, 9), (9, 4), (9, 4), (4, 7), (4, 3, 2, 2), (40, 4), (2, 4, 6), (65, 70), (0, 4), (3, 4)]
 
 
-def found(geometry, shapes):
+def stacks_with_members(geometry, shapes):
     """Stacks, and the indices of their tensors."""
     tensors = tuple((torch.device("cpu"), torch.Size(shape), torch.float32) for shape in shapes)
     stacks, order = planning.stacks_of(geometry, tensors)
@@ -73,12 +73,12 @@ STACKS = [
 @each(("geometry", "shapes", "limits", "stacks"), STACKS)
 def test_which_tensors_make_a_stack(geometry, shapes, limits, stacks):
     with mock.patch.dict(vars(planning), limits):
-        assert [(stack.size, sorted(members)) for stack, members in found(geometry, shapes)] == stacks
+        assert [(stack.size, sorted(members)) for stack, members in stacks_with_members(geometry, shapes)] == stacks
 
 
 def test_slots_are_views_and_padding_is_zero():
     shapes = [(12, 3)] * 4 + [(8, 3)]
-    ((stack, _),) = found(Spectral(blocks=2, dtype=torch.float32), shapes)
+    ((stack, _),) = stacks_with_members(Spectral(blocks=2, dtype=torch.float32), shapes)
     assert stack.size == (6, 3)
     X, slots = empty_stack(stack)
     assert [tuple(slot.shape) for slot in slots] == [(2, 6, 3)] * 4 + [(2, 4, 3)]

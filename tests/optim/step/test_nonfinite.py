@@ -67,14 +67,14 @@ def test_one_skips_the_whole_update_and_the_next_is_made(
     opt.zero_grad()
     twin, twin_opt = copy.deepcopy((model, opt))
     loss_of(model).backward()
-    before, said = snapshot(opt), []
+    before, messages = snapshot(opt), []
     for hit in (model[2].weight, model[4].bias):
-        kept = hit.grad.clone()
+        clean = hit.grad.clone()
         hit.grad.view(-1)[3] = value
-        said += said_by(opt.step)
+        messages += said_by(opt.step)
         assert is_as_before(opt, before)
-        hit.grad.copy_(kept)
-    assert [one.partition(",")[0] for one in said] == [f"{type(opt).__name__}: a gradient is not finite"]
+        hit.grad.copy_(clean)
+    assert [one.partition(",")[0] for one in messages] == [f"{type(opt).__name__}: a gradient is not finite"]
     assert opt.skipped_updates == 2
     loss_of(twin).backward()
     opt.step()
@@ -108,8 +108,8 @@ def test_it_is_said_once_and_too_many_in_a_row_are_an_error(
     *others, last = values if most else [*values, 1.0]
     late = where == "device"  # of which the host learns an update later
     others += [last] * (late and most is not None)
-    said = said_by(lambda: [step(value) for value in others])
-    assert len(said) == (len(others) > late)
+    messages = said_by(lambda: [step(value) for value in others])
+    assert len(messages) == (len(others) > late)
     assert opt.skipped_updates == sum(value is not None and not math.isfinite(value) for value in others)
     if most:
         with pytest.raises(RuntimeError, match=f"gradients were not finite in {most} updates in a row"):
@@ -122,8 +122,8 @@ def test_counts_are_kept_on_the_device_and_arrive_by_themselves() -> None:
     skipped = nonfinite.SkippedUpdates(None)
     skipped.prepare(torch.device("cpu"))
     good, bad = torch.tensor(True), torch.tensor(False)
-    told = [tuple(skipped._count_on_device(nonfinite.Flag(flag, flag))) for flag in (good, bad, bad, good, bad)]
-    assert told == [(0, 0), (0, 0), (1, 1), (2, 2), (0, 2)]
+    arrived = [tuple(skipped._count_on_device(nonfinite.Flag(flag, flag))) for flag in (good, bad, bad, good, bad)]
+    assert arrived == [(0, 0), (0, 0), (1, 1), (2, 2), (0, 2)]
     assert skipped.counts.tolist() == [1, 3]
 
 
@@ -166,8 +166,8 @@ USUAL = [1.0] * 100
 def test_one_far_update_is_skipped_and_counted_and_it_is_off_by_default(name: str, where: str) -> None:
     sizes = [*USUAL, 30.0, *USUAL[:20]]
     for limit, stayed in ((6.0, [100]), (1000.0, []), (None, [])):
-        opt, _, found = a_run(name, sizes, skip_outliers=limit)
-        assert found == stayed
+        opt, _, indices = a_run(name, sizes, skip_outliers=limit)
+        assert indices == stayed
         assert opt.skipped_updates == len(stayed)
 
 
@@ -183,9 +183,9 @@ def test_one_far_update_is_skipped_and_counted_and_it_is_off_by_default(name: st
     ],
 )
 def test_a_change_for_good_starves_no_run(sizes: list[float], skipped: list[int], where: str) -> None:
-    opt, _, found = a_run("lion", sizes, skip_outliers=6.0, max_nonfinite=3)
-    assert found == skipped
-    assert opt.skipped_updates == len(found)
+    opt, _, indices = a_run("lion", sizes, skip_outliers=6.0, max_nonfinite=3)
+    assert indices == skipped
+    assert opt.skipped_updates == len(indices)
 
 
 def test_vetoes_do_not_count_as_divergence(where: str) -> None:

@@ -74,7 +74,7 @@ def test_steps_are_those_of_the_plain_code_however_tensors_are_stacked(
 
 # f(w) = ½Σ aᵢ(wᵢ − cᵢ)², so that a gradient is a(w − c), under a rate that changes.
 @pytest.mark.parametrize(
-    ("ours", "theirs", "options"),
+    ("ours", "peer", "options"),
     [
         *(
             (
@@ -99,11 +99,11 @@ def test_steps_are_those_of_the_plain_code_however_tensors_are_stacked(
         ),
     ],
 )
-def test_steps_are_those_of_the_peers(ours: Callable, theirs: Callable, options: dict[str, Any]) -> None:
+def test_steps_are_those_of_the_peers(ours: Callable, peer: Callable, options: dict[str, Any]) -> None:
     """Those of Muon within 5%: single products and batches of them round differently in bfloat16."""
     shapes = [(32, 32), (16, 48), (48, 16), (16, 48)]
     params, others = ([nn.Parameter(x) for x in drawn(shapes, 0)] for _ in range(2))
-    a, b = ours(params, **options), theirs(others, **options)
+    a, b = ours(params, **options), peer(others, **options)
     for seed in range(1, 4):
         for p, q, g in zip(params, others, drawn(shapes, seed), strict=True):
             p.grad, q.grad = g, g.clone()

@@ -124,46 +124,21 @@ class Run:
         return [p.detach().clone() for p in self.model.parameters()]
 
 
-def _cosine_with_warm_up(optimizer: torch.optim.Optimizer, steps: int) -> Any:
-    factor = lambda t: min(t / 50, 0.5 + 0.5 * math.cos(math.pi * t / steps))  # noqa: E731
-    return lr_scheduler.LambdaLR(optimizer, factor)
-
-
-# One computes each rate from the peak, one from the last one, and one writes momenta as well; `lives`
-# has others.
-SCHEDULES: dict[str, Callable[[Any, int], Any]] = {
-    "none": lambda optimizer, steps: None,
-    "lambda": _cosine_with_warm_up,
-    "cosine": lr_scheduler.CosineAnnealingLR,
-    "one cycle": lambda optimizer, steps: lr_scheduler.OneCycleLR(optimizer, optimizer.defaults["lr"], steps),
-}
-
-
 class Beside(Run):
-    """A run under a hand-set schedule; ``recover=False`` leaves the guard out."""
-
-    def __init__(self, name: str = "adamw", rate: float = 1.0, by: str = "cosine", first: bool = False, **options: Any):
-        self.by, self.first = by, first
-        super().__init__(name, rate, **options)
+    """A run under PyTorch's cosine; ``recover=False`` leaves the guard out."""
 
     def schedule(self, steps: int, recover: Any = True, **options: Any) -> None:
-        self.scheduler: Any = SCHEDULES[self.by](self.optimizer, steps)
+        self.scheduler: Any = lr_scheduler.CosineAnnealingLR(self.optimizer, steps)
         self.guard = self.watcher = SpikeGuard(self.optimizer, steps, recover=recover, **options) if recover else None
         self._used: list[float] = []
         self.optimizer.register_step_pre_hook(lambda opt, *_: self._used.append(float(opt.param_groups[0]["lr"])))
-
-    def parts(self) -> list[Any]:
-        return [x for x in (self.model, self.optimizer, self.scheduler, self.guard) if x is not None]
 
     def used(self) -> list[float]:
         return self._used
 
     def watch(self, loss: torch.Tensor | None = None) -> None:
-        if self.guard is not None and self.first:
-            self.guard.step(loss)
-        if self.scheduler is not None:
-            self.scheduler.step()
-        if self.guard is not None and not self.first:
+        self.scheduler.step()
+        if self.guard is not None:
             self.guard.step(loss)
 
 
@@ -183,15 +158,7 @@ def lost(run: Run, healthy: Run) -> float:
     return (run.tested() - healthy.tested()) / (first - healthy.tested())
 
 
-def quiet(run: Run, until: int | None = None) -> Run:
-    """The run trained up to this update or to its end, without its warnings."""
+def quiet(run: Run) -> Run:
+    """The run trained to its end, without its warnings."""
     with warnings.catch_warnings(action="ignore"):
-        return run.train((run.steps if until is None else until) - run.made)
-
-
-def to_alarm(run: Run, more: int) -> Run:
-    """The run trained to its first alarm and a few updates more, without its warnings."""
-    with warnings.catch_warnings(action="ignore"):
-        while not run.recoveries:
-            run.train(1)
-        return run.train(more)
+        return run.train()

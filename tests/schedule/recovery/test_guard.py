@@ -74,7 +74,7 @@ MESSAGES: dict[str, tuple[Callable[[int, int], float], bool, list[str]]] = {
     "other data": (
         lambda t, _: 4.0 if t >= 300 else low(t),
         True,
-        [TRIED, ROSE + CHANGED + r"the run has its own weights of update 30\d again"],
+        [TRIED, ROSE + CHANGED + r"the run has its own weights of update \d+ again"],
     ),
     "not finite": (lambda t, _: math.nan if t in (200, 201) else low(t), True, [BROKE + BACK + UNDO]),
     "again": (
@@ -124,6 +124,14 @@ def test_each_alarm_is_said_as_it_happens(
     assert len(said) == len(messages), said
     for one, message in zip(said, messages, strict=True):
         assert re.fullmatch(message, one), one
+
+
+def test_after_two_wrong_alarms_only_what_is_not_finite_counts() -> None:
+    """The loss rises for good, whatever the weights are: the data have changed."""
+    noise = torch.randn(900, generator=torch.Generator().manual_seed(0)).tolist()
+    guard, _, _ = watched(lambda t, _: 1 + t // 300 + math.exp(-(t % 300) / 30) + 0.02 * noise[t])
+    assert [found.restored for found in guard.recoveries] == [None, None]
+    assert guard.recoveries[1].reason.endswith("from now on, only losses that are not finite count")
 
 
 def test_a_lowered_rate_climbs_back_once_the_run_is_healthy() -> None:

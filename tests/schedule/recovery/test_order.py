@@ -11,11 +11,8 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, SpikeGuard
 
-RESTORING: dict[str, Callable[[Any], Any]] = {
-    "recover": lambda opt: AdaptiveWarmup(opt, 200, recover=True),
-    "guard": lambda opt: SpikeGuard(opt, 200),
-}
-OTHERS: dict[str, Callable[[Any], Any]] = {
+RESTORING = {"recover": lambda opt: AdaptiveWarmup(opt, 200, recover=True), "guard": lambda opt: SpikeGuard(opt, 200)}
+OTHERS = {
     "given": lambda opt: AdaptiveWarmup(opt, 200),
     "warns": lambda opt: AdaptiveWarmup(opt, 200, recover="warn"),
     "guard that warns": lambda opt: SpikeGuard(opt, 200, recover="warn"),
@@ -23,7 +20,7 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
 restoring = pytest.mark.parametrize("make", RESTORING.values(), ids=RESTORING)
 
 
-def train(make: Callable[[Any], Any], order: str, clear: str = "last", updates: int = 60, skips: int = 0) -> nn.Module:
+def train(make: Callable[[Any], Any], order: str, updates: int = 60, skips: int = 0) -> nn.Module:
     """``order`` has a letter for the backward pass, the optimizer's step and the scheduler's.
 
     The latter is "s" with the loss, or "n" without one, which "v" for `observe` has given.
@@ -38,14 +35,11 @@ def train(make: Callable[[Any], Any], order: str, clear: str = "last", updates: 
         loss = (model(x) - x[:, :4]).square().mean() * (math.inf if t < skips else 1.0)
         for letter in order:
             if letter == "b":
-                if clear == "first":
-                    opt.zero_grad()
                 scaler.scale(loss).backward()
             elif letter == "o":
                 scaler.step(opt)
                 scaler.update()
-                if clear == "last":
-                    opt.zero_grad()
+                opt.zero_grad()
             elif letter == "v":
                 watcher.observe(loss)
             else:
@@ -58,10 +52,9 @@ refused = pytest.raises(RuntimeError, match=r"call step\(loss\) after loss.backw
 
 @restoring
 @pytest.mark.parametrize("order", ["sbo", "vnbo"])
-@pytest.mark.parametrize("clear", ["first", "last"])
-def test_what_restores_weights_refuses_a_loss_before_its_backward_pass(make: Callable, order: str, clear: str) -> None:
+def test_what_restores_weights_refuses_a_loss_before_its_backward_pass(make: Callable, order: str) -> None:
     with refused:
-        train(make, order, clear, updates=1)
+        train(make, order, updates=1)
 
 
 @restoring
@@ -87,11 +80,10 @@ def test_of_micro_batches_only_the_step_must_come_after_the_last_backward_pass(m
 
 @restoring
 @pytest.mark.parametrize("order", ["bso", "bos", "vbno", "vbon"])
-@pytest.mark.parametrize("clear", ["first", "last"])
 @pytest.mark.parametrize("skips", [0, 2], ids=["", "first updates skipped"])
-def test_after_the_backward_pass_any_order_will_do(make: Callable, order: str, clear: str, skips: int) -> None:
+def test_after_the_backward_pass_any_order_will_do(make: Callable, order: str, skips: int) -> None:
     with warnings.catch_warnings(action="ignore"):
-        model = train(make, order, clear, skips=skips)
+        model = train(make, order, skips=skips)
     assert all(bool(p.isfinite().all()) for p in model.parameters())
 
 

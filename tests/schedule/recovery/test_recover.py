@@ -3,7 +3,6 @@
 import copy
 import functools
 import math
-import re
 import warnings
 from typing import Any
 
@@ -11,12 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from autowarm import AdaptiveWarmup, Lion
+from autowarm import AdaptiveWarmup
 from autowarm.rate.restore import Snapshot
-from tests.schedule.recovery.recovery_runs import MAKERS, Run, halfway, healthy, lost, quiet, to_alarm
-
-BAD, NAN = halfway("lion", "bad"), halfway("adamw", "nan")
-LION, ADAMW = min(BAD), min(NAN)  # when
+from tests.schedule.recovery.recovery_runs import MAKERS, Run, halfway, healthy, lost, quiet
 
 
 @functools.cache
@@ -35,17 +31,6 @@ def test_bad_batches_cost_little_and_lower_no_rate(name: str, batches: int, with
     [found] = run.scheduler.recoveries
     assert found.restored <= at < found.update <= at + 50
     assert found.peak_after == found.peak_before == run.scheduler.base_lrs[0] == MAKERS[name][1]
-
-
-def test_a_nan_batch_no_longer_kills_adamw() -> None:
-    for faults, recover in ((NAN, False), (halfway("adamw", "nan", 150), True)):  # losses that stay NaN end the run
-        with pytest.raises(RuntimeError, match="not finite 20 times in a row"):
-            quiet(Run(faults=faults, recover=recover))
-    run = faulty("adamw", "nan", recover=True)
-    assert lost(run, healthy(Run)) < 0.05
-    [found] = run.scheduler.recoveries
-    assert found.update == ADAMW + 2
-    assert re.fullmatch(r"the last losses were .*, nan, nan, after a level of .*: not finite, .*", found.reason)
 
 
 def test_buffers_go_back_but_not_a_cache_that_has_grown_or_joined_since_on_which_the_module_counts() -> None:
@@ -109,7 +94,9 @@ def test_everything_that_an_update_changes_goes_back(name: str) -> None:
     assert guard._unproven.update == update
     average = run.scheduler._state.average
     guard._detector.window = 500  # no later copy
-    to_alarm(run, 0)
+    with warnings.catch_warnings(action="ignore"):
+        while not run.recoveries:
+            run.train(1)
     assert run.scheduler.recoveries[0].restored == update
     assert run.scheduler._state.average == average
     torch.testing.assert_close(
@@ -119,33 +106,12 @@ def test_everything_that_an_update_changes_goes_back(name: str) -> None:
     assert run.scheduler.last_epoch == 102  # and time goes on
 
 
-def test_weights_that_break_as_they_are_copied_are_not_kept() -> None:
-    """The loss of that update is healthy, but its gradient is not."""
-    healthy_run = Run(recover=True).train(150)
-    guard = healthy_run.scheduler._guard
-    while guard._unproven is None:  # type: ignore[union-attr]
-        healthy_run.train(1)
-    copied = guard._unproven.update  # type: ignore[union-attr]
-    run = Run(recover=True).train(copied - 1)
-
-    def spoil(*_: Any) -> None:
-        run.model[0].weight.grad.fill_(math.nan)
-
+def test_a_copied_run_restores_its_own_weights() -> None:
+    run = Run(faults=halfway("adamw", "nan"), recover=True).train(140)
+    other = copy.deepcopy(run)
     with warnings.catch_warnings(action="ignore"):
-        spoilt = run.optimizer.register_step_pre_hook(spoil)
-        run.train(1)
-        spoilt.remove()
-        run.train(250 - copied)
-    [found] = run.scheduler.recoveries
-    assert found.restored < copied < found.update
-    assert run.tested() < 0.6
-
-
-def test_a_resumed_run_takes_a_copy_at_once() -> None:
-    resumed = Run(recover=True).train(200).resumed(recover=True, faults={210: "nan"})
-    [found] = quiet(resumed, 220).recoveries
-    assert 200 < found.restored <= 210 < found.update
-    assert resumed.tested() < 0.6
+        assert run.train(20).recoveries == other.train(20).recoveries != []
+    assert all(map(torch.equal, run.weights(), other.weights()))
 
 
 def test_a_state_may_be_loaded_with_and_without_recover() -> None:
@@ -153,39 +119,3 @@ def test_a_state_may_be_loaded_with_and_without_recover() -> None:
     assert "recoveries" not in run.resumed().scheduler.metrics()
     assert run.resumed().train(10).scheduler.recoveries == []
     assert Run().train(50).resumed(recover=True).train(10).scheduler.metrics()["recoveries"] == 0
-
-
-def changed(steps: int, *times: int) -> tuple[AdaptiveWarmup, nn.Parameter, list[float]]:
-    """A run whose loss rises for good at some updates, whatever the weights are: the data have changed."""
-    w = nn.Parameter(torch.zeros(2))
-    scheduler = AdaptiveWarmup(optimizer := Lion([w], lr=0.01), steps, recover=True, decay="wso")
-    generator, moved = torch.Generator().manual_seed(0), []
-    with warnings.catch_warnings(action="ignore"):
-        for t in range(steps):
-            w.grad = torch.ones(2)
-            optimizer.step()
-            moved.append(float(w.detach()[0]))
-            since = max((time for time in times if time <= t), default=0)
-            level = 1 + sum(time <= t for time in times) + math.exp(-(t - since) / 30)
-            scheduler.step(level + 0.02 * float(torch.randn((), generator=generator)))
-    return scheduler, w, moved
-
-
-def test_other_data_put_the_weights_back_where_they_were() -> None:
-    """A loss as high with the weights of the copy is the data's: sixteen updates on trial, and nothing is lost."""
-    scheduler, _, moved = changed(600, 400)
-    [found] = scheduler.recoveries
-    assert 400 < found.update < 430
-    assert found.restored is None
-    assert found.peak_before == found.peak_after == 0.01
-    assert found.reason.endswith("do no better now: the data or the objective have changed")
-    assert moved[found.update + 15] > moved[found.update - 1] + 0.01  # the weights of the copy, which had moved less
-    assert moved[found.update + 16] == pytest.approx(
-        moved[found.update - 1] - 0.01
-    )  # as without the trial, at full rate
-
-
-def test_after_two_wrong_alarms_only_what_is_not_finite_counts() -> None:
-    scheduler, _, _ = changed(1200, 300, 600, 900)
-    assert [found.restored for found in scheduler.recoveries] == [None, None]
-    assert scheduler.recoveries[1].reason.endswith("from now on, only losses that are not finite count")

@@ -121,7 +121,8 @@ def test_the_rates_are_those_of_algorithm_1(first: int) -> None:
 # What each argument of the class is in Algorithm 1: given by the paper's user, or turned off.
 GIVEN = {"optimizer", "total_steps", "target_loss", "div", "peak_gap", "profile", "calibration", "warmup", "decay",
          "final_ratio"}  # fmt: skip
-OFF = {"max_warmup": None, "smoothing": 0.0, "trained": False, "chance_loss": None, "recover": False}
+OFF = {"max_warmup": None, "smoothing": 0.0, "trained": False, "chance_loss": None, "recover": False,
+       "peak_limit": None}  # fmt: skip
 HARMLESS = {"max_nonfinite", "process_group"}  # what stops a broken run, and which ranks share a loss
 
 
@@ -133,7 +134,7 @@ def test_no_later_default_leaks_into_algorithm_1() -> None:
     assert all(settings.get(name) == value for name, value in OFF.items())
     assert (settings["div"], settings["final_ratio"], settings["sigma_f2"]) == (100.0, 0.0, 1e3)
     assert (settings["warmup"], settings["decay"]) == ("linear", "cosine")
-    for refused in ("max_warmup", "smoothing", "trained", "chance_loss"):
+    for refused in ("max_warmup", "smoothing", "trained", "chance_loss", "peak_limit"):
         with pytest.raises(TypeError, match=f"Algorithm 1 has no {refused}"):
             AdaptiveWarmup.paper(Lion([weights(True)], lr=1e-3), 300, target_loss=0.1, **{refused: 0.5})
 

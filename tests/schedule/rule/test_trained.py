@@ -90,15 +90,6 @@ def test_the_verdict_can_be_given_and_counts_on_resuming(trained: bool, length: 
         assert (scheduler.trained, scheduler.warmup_steps) == (trained, length)
 
 
-def test_weights_may_be_loaded_after_the_scheduler_is_made() -> None:
-    scheduler = scheduled(new_model())
-    with torch.no_grad():
-        for p, w in zip(scheduler.optimizer.param_groups[0]["params"], TRAINED.parameters(), strict=True):
-            p.copy_(w)
-    steps(scheduler, 1)
-    assert scheduler.trained is True
-
-
 @pytest.mark.parametrize("at", [0, 1, 3, 10, 30])
 def test_a_resumed_run_does_not_look_again(at: int) -> None:
     straight, first = scheduled(TRAINED), scheduled(TRAINED)

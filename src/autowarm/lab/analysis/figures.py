@@ -20,6 +20,7 @@ from .summary import Point, Summary
 
 COLOURS = {"adaptive": ORANGE, "linear": BLUE, "best": BLUE, "paper": GREY}
 STYLES = {"adaptive": "--", "linear": "-", "paper": ":"}
+_LABELS = {"adaptive": "default", "linear": "best hand-set", "paper": "Algorithm 1"}
 PANEL = (3.9, 3.1)  # inches
 _COLUMNS = 3
 
@@ -58,23 +59,21 @@ def curves_figure(pairs: Sequence[tuple[Summary, Sequence[Curve]]]) -> Figure:
 
 def curves_of(summary: Summary, results: Results) -> list[Curve]:
     """Read the curves of a cell's first seed from the runs' folders."""
-    chosen: list[Curve] = []
-    wanted: list[tuple[str, str, Point | None]] = [
-        ("linear", "best hand-set", summary.best), ("paper", "Algorithm 1", summary.paper),
-        ("adaptive", "default", summary.adaptive),
-    ]  # fmt: skip
-    for kind, label, point in wanted:
+    curves: list[Curve] = []
+    points = {"linear": summary.best, "paper": summary.paper, "adaptive": summary.adaptive}
+    for kind, point in points.items():
         if point is None:
             continue
         for row in results.rows:
             same = row["cell"] == summary.cell and row["schedule"] == kind and row["seed"] == min(point.losses)
-            if same and (kind != "linear" or row["warmup_steps"] == point.warmup_steps):
-                folder = results.folder_of(row)
-                if folder and (metrics := read_metrics(folder)):
-                    stuck = kind != "linear" and row["switched_at"] is None
-                    note = " (never left warm-up)" if stuck else f" ({row['warmup_steps']} updates)"
-                    chosen.append((kind, label + note, metrics))
-    return chosen
+            if not same or (kind == "linear" and row["warmup_steps"] != point.warmup_steps):
+                continue
+            folder = results.folder_of(row)
+            if folder and (metrics := read_metrics(folder)):
+                stuck = kind != "linear" and row["switched_at"] is None
+                note = "never left warm-up" if stuck else f"{row['warmup_steps']} updates"
+                curves.append((kind, f"{_LABELS[kind]} ({note})", metrics))
+    return curves
 
 
 def _heading(summary: Summary) -> str:
@@ -109,7 +108,11 @@ def encoded(figure: Figure, ending: str) -> bytes:
 def errorbars(
     axes: Axes, placed: Iterable[tuple[float, Point]], kind: str, label: str, unit: float = 1.0, **style: Any
 ) -> None:
-    """Plot points over x with their standard errors. Points that diverged are left out."""
+    """Plot points over x with their standard errors. Points that diverged are named at their x."""
+    placed = list(placed)
+    for x, point in placed:
+        if point.diverged:
+            _mark_diverged(axes, x, point, kind)
     shown = [(x, point) for x, point in placed if not point.diverged]
     if shown:
         losses, errors = zip(*((unit * point.val_loss, unit * (point.stderr or 0)) for _, point in shown), strict=True)
@@ -136,9 +139,10 @@ def grid_of(count: int, rows: int, size: tuple[float, float]) -> tuple[Figure, n
     return figure, panels[:count]
 
 
-def _mark_diverged(axes: Axes, x: float, point: Point) -> None:
-    axes.annotate(_diverged(point), (x, 0.02), xycoords=("data", "axes fraction"), rotation=90, ha="center",
-                  va="bottom", fontsize="x-small", color=COLOURS["linear"])  # fmt: skip
+def _mark_diverged(axes: Axes, x: float, point: Point, kind: str = "linear") -> None:
+    height = 0.4 if kind == "adaptive" else 0.02  # for the default may stand at the x of another
+    axes.annotate(_diverged(point), (x, height), xycoords=("data", "axes fraction"), rotation=90, ha="center",
+                  va="bottom", fontsize="x-small", color=COLOURS[kind])  # fmt: skip
 
 
 def _diverged(point: Point) -> str:
@@ -148,13 +152,13 @@ def _diverged(point: Point) -> str:
 def _draw_sweep(axes: Axes, summary: Summary, quantity: str, unit: float) -> None:
     adaptive, paper = summary.adaptive, summary.paper
     errorbars(axes, [(point.warmup_steps, point) for point in summary.manual], "linear", "hand-set", unit, zorder=3)
-    if adaptive is not None and not adaptive.diverged:
+    if adaptive is not None and adaptive.diverged:
+        axes.plot([], [], color=COLOURS["adaptive"], linestyle="--", label=f"default: {_diverged(adaptive)}")
+    elif adaptive is not None:
         loss, error = unit * adaptive.val_loss, unit * (adaptive.stderr or 0.0)
         axes.axhspan(loss - error, loss + error, color=COLOURS["adaptive"], alpha=0.15, lw=0)
         label = f"default: {adaptive.warmup_steps:.0f} updates"
         axes.axhline(loss, color=COLOURS["adaptive"], linestyle="--", label=label)
-    elif adaptive is not None:
-        axes.plot([], [], color=COLOURS["adaptive"], linestyle="--", label=f"default: {_diverged(adaptive)}")
     # The axis covers only hand-set lengths and adaptive. A run that stalled far above would squeeze them into one line.
     compete = [point for point in (*summary.manual, adaptive) if point is not None and not point.diverged]
     edges = [unit * (point.val_loss + side * (point.stderr or 0.0)) for point in compete for side in (-1, 1)]
@@ -167,15 +171,12 @@ def _draw_sweep(axes: Axes, summary: Summary, quantity: str, unit: float) -> Non
             axes.axhline(loss, label="Algorithm 1", **style)
             low, high = min(low, loss), max(high, loss)
         else:
-            where = "diverged" if paper.diverged else f"{loss:.2f} {'↑' if loss > high else '↓'} off the scale"
+            where = _diverged(paper) if paper.diverged else f"{loss:.2f} {'↑' if loss > high else '↓'} off the scale"
             axes.plot([], [], label=f"Algorithm 1: {where}", **style)
     room = max(high - low, least)
     axes.set_ylim(low - 0.08 * room, high + 0.75 * room)  # room for the legend
     longest = max((point.warmup_steps for point in summary.manual), default=1) or 1
     axes.set_xlim(-0.05 * longest, 1.05 * longest)  # room for diverged runs too, which have no point
-    for point in summary.manual:
-        if point.diverged:
-            _mark_diverged(axes, point.warmup_steps, point)
     axes.set_title(_heading(summary), parse_math=False)
     axes.set(xlabel="warm-up length (updates)", ylabel=quantity)
     axes.ticklabel_format(axis="y", useOffset=False)

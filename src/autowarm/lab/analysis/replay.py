@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autowarm._torch.plotting import styled
-from autowarm.logs import Reading, Replay
+from autowarm.logs import Replay
 
 from .figures import encoded, grid_of
 from .report import data_uri, rendered
@@ -19,12 +19,8 @@ HEADINGS = ("run", "updates", "warm-up used", "as recorded", "closed loop")
 
 def cells(replay: Replay) -> list[str]:
     """One row of the table, as text."""
-    looped = "–" if replay.closed_loop is None else _short(replay.closed_loop)
-    return [replay.log.name, f"{replay.log.total_steps:,}", replay.used_words, _short(replay.recorded), looped]
-
-
-def _short(reading: Reading) -> str:
-    return str(reading).replace(" by the", "")
+    readings = [str(one or "–").replace(" by the", "") for one in (replay.recorded, replay.closed_loop)]
+    return [replay.log.name, f"{replay.log.total_steps:,}", replay.used_words, *readings]
 
 
 def show(replays: Sequence[Replay], console: Console) -> None:
@@ -53,17 +49,16 @@ def notes(replays: Sequence[Replay]) -> dict[str, list[str]]:
 
 def numbers(replay: Replay) -> dict[str, Any]:
     """The result as plain numbers and text."""
+    recorded, closed_loop = (
+        one and {"warmup_steps": one.warmup_steps, "share": one.warmup_share, "ended_by": one.ended_by}
+        for one in (replay.recorded, replay.closed_loop)
+    )
     return {
         "name": replay.log.name, "total_steps": replay.log.total_steps, "used_warmup": replay.used_warmup,
         "used_at_most": replay.log.used_at_most, "read_as": replay.log.chosen, "answer": replay.answer,
-        "recorded": _reading(replay.recorded),
-        "closed_loop": None if replay.closed_loop is None else _reading(replay.closed_loop),
+        "recorded": recorded, "closed_loop": closed_loop,
         "interpolated": replay.log.interpolated, "notes": list(replay.notes),
     }  # fmt: skip
-
-
-def _reading(reading: Reading) -> dict[str, Any]:
-    return {"warmup_steps": reading.warmup_steps, "share": reading.warmup_share, "ended_by": reading.ended_by}
 
 
 @styled

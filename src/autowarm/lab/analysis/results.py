@@ -15,7 +15,8 @@ from autowarm import __version__
 
 from ..config import LabError
 from ..files import read_object, write_json
-from .summary import Point, Row, Summary, summarise, verdict
+from ..training.metrics import finite
+from .summary import Row, Summary, summarise, verdict
 from .table import lines, show
 
 SCHEMA = 1
@@ -102,19 +103,11 @@ def environment() -> dict[str, Any]:
 
 def _to_json(summary: Summary) -> dict[str, Any]:
     """Convert a summary for `results.json`. Values that diverged or are unknown become null."""
-
-    def entry(point: Point | None) -> dict[str, Any] | None:
-        if point is None:
-            return None
-        mean = None if point.diverged else point.val_loss
-        return {"warmup_steps": point.warmup_steps, "val_loss": mean, "stderr": point.stderr}
-
+    best, adaptive = (
+        one and {"warmup_steps": one.warmup_steps, "val_loss": finite(one.val_loss), "stderr": one.stderr}
+        for one in (summary.best, summary.adaptive)
+    )
     difference = summary.difference
-    return {
-        "cell": dict(summary.cell),
-        "optimizer": summary.cell["optimizer"],
-        "best_manual": entry(summary.best),
-        "adaptive": entry(summary.adaptive),
-        "difference": difference and difference.mean,
-        "stderr": difference and difference.stderr,
-    }
+    return {"cell": dict(summary.cell), "optimizer": summary.cell["optimizer"], "best_manual": best,
+            "adaptive": adaptive, "difference": difference and difference.mean,
+            "stderr": difference and difference.stderr}  # fmt: skip

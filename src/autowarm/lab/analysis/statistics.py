@@ -39,12 +39,9 @@ class Estimate:
     """Independent values, one per seed or per task, with an interval for their true mean.
 
     Args:
-        values: the values.
+        values: the values, at least one, and all finite.
         choices: of how many estimates this one was chosen for being largest. Only the interval's lower end is moved.
         noise: the standard deviation of a value and its degrees of freedom; None computes both from the values alone.
-
-    Raises:
-        ValueError: there are no values, or one is not finite.
 
     Example:
         >>> from autowarm.lab.analysis.statistics import Estimate

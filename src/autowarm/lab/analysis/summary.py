@@ -37,6 +37,11 @@ class Point:
         return None if self.diverged else Estimate(tuple(self.losses.values())).stderr
 
     @property
+    def length(self) -> str:
+        """Its length in words."""
+        return f"{self.warmup_steps:.0f} update{'s' * (round(self.warmup_steps) != 1)}"
+
+    @property
     def diverged(self) -> int:
         """The number of runs that diverged."""
         return sum(math.isinf(loss) for loss in self.losses.values())
@@ -98,8 +103,7 @@ class Summary:
 
         Nothing lies beyond no warm-up and a warm-up of the whole run.
         """
-        best = self.best
-        if best is None or best.diverged:
+        if (best := self.best) is None or best.diverged:
             return ""
         if best is self.manual[-1] and best.warmup_steps < self.cell["steps"] - 1:
             return "longest"
@@ -142,11 +146,11 @@ class Summary:
 
         A schedule that diverged with some seed is worse than one that did not, but one common seed decides nothing.
         """
-        if self.difference is not None:
-            return self.difference.outcome
         best, ours = self.best, self.adaptive
         if best is None or ours is None or not self.seeds:
             return None
+        if self.difference is not None:
+            return self.difference.outcome
         if len(self.seeds) == 1 or (best.diverged and ours.diverged):
             return "undecided"
         return "worse" if ours.diverged else "better"
@@ -180,18 +184,16 @@ def summarise(rows: Iterable[Row], own: bool = False) -> list[Summary]:
         for row in group:
             kind, length = row["schedule"], row["warmup_steps"]
             by_curve.setdefault((kind, length if kind == "linear" else 0), []).append(row)
-        points = {curve: _point(some) for curve, some in by_curve.items()}
+        points = {}
+        for curve, some in by_curve.items():
+            losses = {row["seed"]: loss(row) for row in some}
+            ended_by = Counter(row["ended_by"] for row in some if row.get("ended_by"))
+            points[curve] = Point(sum(row["warmup_steps"] for row in some) / len(some), losses, ended_by)
         manual = tuple(points[curve] for curve in sorted(points) if curve[0] == "linear")
         others = {kind: point for (kind, _), point in points.items() if kind != "linear"}
         adaptive, paper = others.pop("adaptive", None), others.pop("paper", None)
         summaries.append(Summary(group[0]["cell"], manual, adaptive, paper, others, own))
     return summaries
-
-
-def _point(rows: Sequence[Row]) -> Point:
-    warmup = sum(row["warmup_steps"] for row in rows) / len(rows)
-    ended_by = Counter(row["ended_by"] for row in rows if row.get("ended_by"))
-    return Point(warmup, {row["seed"]: loss(row) for row in rows}, ended_by)
 
 
 def loss(row: Row) -> float:
@@ -205,11 +207,10 @@ def headline(summaries: Sequence[Summary]) -> str:
     if not compared:
         return "Warm-ups side by side"
     if all(len(summary.seeds) == 1 for summary in compared):
-        sentences = [
-            "One seed decides nothing: run four, as with --seeds [0,1,2,3], to compare the default with others"
-        ]
+        command = "--seeds [0,1,2,3]"
+        sentences = [f"One seed decides nothing: run four, as with {command}, to compare the default with others"]
     else:
-        sentences = [_amount(compared, _lengths(compared))]
+        sentences = [_distance(compared)]
         if costs := [number(one.worst) for one in sorted(compared, key=lambda one: one.worst or 0) if one.worst]:
             range_ = costs[0] if costs[0] == costs[-1] else f"{costs[0]} to {costs[-1]}"
             sentences.append(f"The worst length was {range_} higher")
@@ -228,29 +229,23 @@ def headline(summaries: Sequence[Summary]) -> str:
     return ". ".join(sentences)
 
 
-def _lengths(compared: Sequence[Summary]) -> str:
-    """Say with how many hand-set lengths the default was compared."""
-    fewest, most = (end(len(summary.manual) for summary in compared) for end in (min, max))
-    if most == 1:
-        return "the hand-set length"
-    count = most if fewest == most else f"{fewest} to {most}"
-    return f"the best of {count} hand-set lengths"
-
-
-def _amount(compared: Sequence[Summary], lengths: str) -> str:
+def _distance(compared: Sequence[Summary]) -> str:
     """Say how far the default is from the best, at most, in the settings in which neither diverged."""
+    fewest, most = (end(len(summary.manual) for summary in compared) for end in (min, max))
+    count = most if fewest == most else f"{fewest} to {most}"
+    best = "the hand-set length" if most == 1 else f"the best of {count} hand-set lengths"
     differences = [one.difference for one in compared if one.difference]
     if not differences:
-        return f"Runs diverged: the default against {lengths}"
-    all_finite = len(differences) == len(compared)
-    ours = "The default" if all_finite else f"Where no run diverged, in {len(differences)}, the default"
+        return f"Runs diverged: the default against {best}"
     far = max(differences, key=lambda one: abs(one.mean))
     amount = with_error(abs(far.mean), far.stderr, 3) + compared[0].unit
+    if len(differences) < len(compared):
+        return f"Where no run diverged, in {len(differences)}, the default is within {amount} of {best}"
     if len(compared) > 1:
-        return f"{ours} is within {amount} of {lengths}"
+        return f"The default is within {amount} of {best}"
     if far.outcome == "undecided":
-        return f"No clear difference from {lengths} ({with_error(far.mean, far.stderr, 3, '+')}{compared[0].unit})"
-    return f"{ours} is {amount} {far.outcome} than {lengths}"
+        return f"No clear difference from {best} ({with_error(far.mean, far.stderr, 3, '+')}{compared[0].unit})"
+    return f"The default is {amount} {far.outcome} than {best}"
 
 
 def verdict(summary: Summary) -> str:
@@ -265,10 +260,15 @@ def verdict(summary: Summary) -> str:
     if best.diverged:
         words.append("Every hand-set warm-up diverged with some seed.")
     else:
-        words.append(f"Best hand-set warm-up: {_updates(best)}, loss {number(summary.compared(best).val_loss)}.")
-    if summary.edge:
-        words.append(f"It is the {summary.edge} that was tried: the best may be {summary.edge.replace('est', 'er')}. "
-                     f"{_beyond(summary, best)}")  # fmt: skip
+        words.append(f"Best hand-set warm-up: {best.length}, loss {number(summary.compared(best).val_loss)}.")
+    if edge := summary.edge:
+        words.append(f"It is the {edge} that was tried: the best may be {edge.replace('est', 'er')}.")
+        length, steps = int(best.warmup_steps), summary.cell["steps"]
+        new = min(max(2 * length, steps // 20, 1), steps - 1) if edge == "longest" else length // 2
+        tried = sorted({new, *(int(point.warmup_steps) for point in summary.manual)})
+        swept = "name" in summary.cell
+        how = "add it to the sweep's schedule.warmup_steps" if swept else f"repeat the command with --warmups '{tried}'"
+        words.append(f"To try {new} too, {how}.")
     if ours is not None and (by_time := ours.ended_by.get("clock")):
         words.append(f"In {by_time} of {len(ours.losses)} runs of the default the time limit (max_warmup), not the "
                      "loss, ended the warm-up.")  # fmt: skip
@@ -276,24 +276,10 @@ def verdict(summary: Summary) -> str:
         worst = max(summary.manual, key=summary.on_common_seeds)
         differ = f"The hand-set lengths differ by {number(summary.worst)}{summary.unit} at most"
         if matters:
-            words.append(f"{differ}; the worst is {_updates(worst)}.")
+            words.append(f"{differ}; the worst is {worst.length}.")
         elif summary.outcome not in ("better", "worse"):
             words.append(f"{differ}, no more than the noise: this setting shows nothing.")
     return " ".join(words)
-
-
-def _beyond(summary: Summary, best: Point) -> str:
-    """Say how to try a length beyond the edge."""
-    length, steps = int(best.warmup_steps), summary.cell["steps"]
-    new = min(max(2 * length, steps // 20, 1), steps - 1) if summary.edge == "longest" else length // 2
-    if "name" in summary.cell:
-        return f"To try {new} too, add it to the sweep's schedule.warmup_steps."
-    tried = sorted({new, *(int(point.warmup_steps) for point in summary.manual)})
-    return f"To try {new} too, repeat the command with --warmups '{tried}'."
-
-
-def _updates(point: Point) -> str:
-    return f"{point.warmup_steps:.0f} update{'s' * (round(point.warmup_steps) != 1)}"
 
 
 def number(value: float, digits: int = 3, sign: str = "") -> str:
@@ -311,19 +297,18 @@ def with_error(value: float, error: float | None, digits: int, sign: str = "") -
 
 def _compared(summary: Summary) -> str:
     """Describe the outcome and the numbers that it follows from."""
-    ours, difference = summary.adaptive, summary.difference
-    decided = f"The default is {summary.outcome} than the best hand-set warm-up"
-    words = "Undecided: the default against the best hand-set warm-up" if summary.outcome == "undecided" else decided
+    ours, difference, undecided = summary.adaptive, summary.difference, summary.outcome == "undecided"
+    start = "Undecided: the default against" if undecided else f"The default is {summary.outcome} than"
+    words = f"{start} the best hand-set warm-up"
     if difference is None:
         assert ours is not None
         single = "; one seed decides nothing" if len(summary.seeds) == 1 else ""
         return f"{words} ({ours.diverged} of {len(ours.losses)} runs of the default diverged{single})."
     amount = f"difference {number(difference.mean, 4, '+')}{summary.unit}"
-    interval = difference.interval()
-    if interval is None:
+    if (interval := difference.interval()) is None:
         return f"{words} ({amount}; one seed gives no interval)."
     low, high = (number(end, 4, "+") for end in interval)
     allowing = f", allowing for the choice among {many}" if (many := len(summary.manual)) > 1 else ""
     text = f"{words} ({amount}, 95% interval {low} to {high}{allowing})."
     seeds = f"About {enough}" if (enough := difference.seeds_to_decide) else "More than 100"
-    return f"{text} {seeds} seeds would decide." if summary.outcome == "undecided" else text
+    return f"{text} {seeds} seeds would decide." if undecided else text

@@ -14,8 +14,7 @@ _HEADINGS = ("optimizer, rate", "best hand-set", "updates", "default", "ended af
 
 def cells(summary: Summary) -> list[str]:
     """Return one row of the table, as text."""
-    estimate = summary.difference
-    difference = "–" if estimate is None else with_error(estimate.mean, estimate.stderr, 4, "+")
+    difference = "–" if (one := summary.difference) is None else with_error(one.mean, one.stderr, 4, "+")
     points = (point and summary.compared(point) for point in (summary.best, summary.adaptive, summary.paper))
     best, adaptive, paper = (_loss_and_length(point, summary.cell["steps"]) for point in points)
     return [summary.label, *best, *adaptive, difference, *paper]

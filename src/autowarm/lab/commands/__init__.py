@@ -44,9 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     interruption, such as 130 for Ctrl-C.
     """
     # A shell leaves the ~ of --out=~/runs and of "~/my runs" as it is.
-    home = os.path.expanduser("~/")
-    given = sys.argv[1:] if argv is None else argv
-    argv = [re.sub("^(--[^=]+=)?~/", lambda option: (option[1] or "") + home, word) for word in given]
+    words = sys.argv[1:] if argv is None else argv
+    argv = [
+        re.sub("^(--[^=]+=)?~/", lambda option: (option[1] or "") + os.path.expanduser("~/"), word) for word in words
+    ]
     if not argv or argv[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0 if argv else 2

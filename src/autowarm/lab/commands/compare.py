@@ -22,9 +22,9 @@ def run(argv: list[str]) -> int:
         print(f"one seed, {config.seeds[0]}, decides nothing: for four seeds give --seeds [0,1,2,3]")
     points = config.points()
 
-    from ..execution.engine import made
+    from ..execution.engine import make_report
 
-    return complain(show(*made(config, points, own)).failed)
+    return complain(show(*make_report(config, points, own)).failed)
 
 
 def asked(
@@ -36,18 +36,16 @@ def asked(
     """
     place, argv = take_task(argv, "run.task")
     also = {"--task": "your own task, FILE.py:NAME, or a small one of the lab; see docs/training.md"}
-
-    def parsed(preset: str | None, values: Mapping[str, Any]) -> CompareConfig:
-        return parse(argv, CompareConfig, command, about, preset=preset, defaults=values, also=also)
-
+    values = nested(usual or {})
     if place is None:
-        return parsed(None if "--run.task" in argv else preset, nested(usual or {})), None
+        preset = None if "--run.task" in argv else preset
+        return parse(argv, CompareConfig, command, about, preset=preset, defaults=values, also=also), None
 
     from ..tasks.own import bring, defaults, load
 
     task = load(place)
-    config = parsed(None, merged(defaults(task), nested(usual or {})))
-    return bring(task, config, Path(config.out), config.rates)
+    values = merged(defaults(task), values)
+    return bring(task, parse(argv, CompareConfig, command, about, defaults=values, also=also))
 
 
 def compare(
@@ -86,16 +84,15 @@ def compare(
     Raises:
         LabError: a key is wrong, or the task's code fails in every run; the message names the line.
     """
-    from ..execution.engine import made
+    from ..execution.engine import make_report
     from ..tasks.own import bring, defaults
 
-    given = {"rates": rates, "run.steps": steps, "seeds": seeds, "schedules": schedules, "warmups": warmups,
+    named = {"rates": rates, "run.steps": steps, "seeds": seeds, "schedules": schedules, "warmups": warmups,
              "out": None if out is None else str(out)}  # fmt: skip
-    chosen = {key: plain(value) for key, value in given.items() if value is not None}
-    values = merged(defaults(task), merged(nested(plain(more)), nested(chosen)))
+    named = {key: plain(value) for key, value in named.items() if value is not None}
+    values = merged(defaults(task), merged(nested(plain(more)), nested(named)))
     if rates is not None:
-        values["rates"] = chosen["rates"]  # replace the task's own rates instead of adding to them
-    config = build(CompareConfig, values, "compare")
-    config, own = bring(task, config, Path(config.out), config.rates)
-    results, _ = made(config, config.points(), own)
+        values["rates"] = named["rates"]  # replace the task's rates instead of adding to them
+    config, own = bring(task, build(CompareConfig, values, "compare"))
+    results, _ = make_report(config, config.points(), own)
     return results

@@ -13,10 +13,7 @@ from .report import complain
 
 def run(argv: list[str]) -> int:
     """Figures and tables of the paper."""
-    about = (
-        "Make a figure or table of the paper by name, as PNG and SVG or CSV; `all` makes every one. Missing runs are "
-        "made first; figures share their runs."
-    )
+    about = "Make a figure or table of the paper, or all, as PNG and SVG or CSV, and first the runs that it lacks."
     if "--list" in argv:
         return _listed()
     config = parse(argv, FigureConfig, "figure", about, positional="name", also={"--list": "list names and costs"})
@@ -26,8 +23,8 @@ def run(argv: list[str]) -> int:
     from ..paper.gallery import Sources, save
 
     names = [name for name in GALLERY if made_at(name, config.scale)] if config.name == "all" else [config.name]
-    for name in names:
-        with as_usage_error():  # a misspelt one is told before any run is made
+    for name in names:  # before any run is made
+        with as_usage_error():
             check("name", name, GALLERY, "figure")
         if not made_at(name, config.scale):
             raise UsageError(f"{name} has no runs at scale {config.scale}: give --scale paper")

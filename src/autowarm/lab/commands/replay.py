@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +27,17 @@ def run(argv: list[str]) -> int:
     from autowarm.logs import Replay, read, replay
 
     columns = {name: getattr(options, name) for name in ("loss", "step", "lr", "total_steps", "first_loss")}
-    given = {"trained": options.trained, "geometry": options.geometry}
+    settings = {"trained": options.trained, "geometry": options.geometry}
     if options.max_warmup is not None:
-        given["max_warmup"] = options.max_warmup
+        settings["max_warmup"] = options.max_warmup
     replays: list[Replay] = []
     for path in options.files:
         try:
-            every = read(path, **columns)
-            logs = [log for log in every if options.run in log.name]
-            if not logs:
-                names = ", ".join(repr(log.name) for log in every)
+            logs = read(path, **columns)
+            if not (chosen := [log for log in logs if options.run in log.name]):
+                names = ", ".join(repr(log.name) for log in logs)
                 raise UsageError(f"{path}: no run has {options.run!r} in its name: {names}")
-            replays += [replay(log, **given) for log in logs]
+            replays += [replay(log, **settings) for log in chosen]
         except ValueError as error:
             raise UsageError(str(error)) from None
         except OSError as error:
@@ -76,8 +76,8 @@ def _parser() -> Parser:
     kinds = "the optimizer's: sign for Adam's kind and Lion (default), spectral for Muon, frobenius for normSGD"
     add("--geometry", choices=[*PEAK_SHARES], default="sign", help=kinds)
     add("--trained", action="store_true", help="the run began with trained weights, as fine-tuning does")
-    add("--figure", metavar="FILE.png", type=picture, help="draw losses and rates; .svg works, too")
-    add("--html", metavar="FILE.html", type=page, help="write a page with the table and the figures")
+    add("--figure", metavar="FILE.png", type=_file(".png", ".svg"), help="draw losses and rates; .svg works, too")
+    add("--html", metavar="FILE.html", type=_file(".html", ".htm"), help="write a page with the table and the figures")
     add("--json", action="store_true", help="print JSON in place of the table")
     return parser
 
@@ -87,15 +87,12 @@ def limit(text: str) -> float | int:
     return int(text) if text.isdecimal() else float(text)
 
 
-def page(text: str) -> Path:
-    """A file that a page can be written to, and no log that was meant to be read."""
-    if Path(text).suffix not in (".html", ".htm"):
-        raise UsageError(f"--html takes a name that ends in .html, got {text}")
-    return Path(text)
+def _file(*endings: str) -> Callable[[str], Path]:
+    """Files with these endings, and no log that was meant to be read."""
 
+    def file(text: str) -> Path:
+        if Path(text).suffix not in endings:
+            raise UsageError(f"{text} cannot be written: its name must end in {' or '.join(endings)}")
+        return Path(text)
 
-def picture(text: str) -> Path:
-    """A file that a figure can be written to."""
-    if Path(text).suffix not in (".png", ".svg"):
-        raise UsageError(f"--figure takes a name that ends in .png or .svg, got {text}")
-    return Path(text)
+    return file

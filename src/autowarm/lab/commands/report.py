@@ -33,19 +33,15 @@ def show(results: "Results", files: Sequence[Path]) -> "Results":
 
     from ..analysis import table
 
-    console = Console(highlight=False)
-    table.show(results.summaries, results.failed, console)
-    for path in (results.folder / "results.json", *files):
-        console.out(str(path))
+    table.show(results.summaries, results.failed, Console(highlight=False))
+    print(results.folder / "results.json", *files, sep="\n")
     return results
 
 
 def complain(failed: Mapping[str, str]) -> int:
     """Return 0; raise LabError if runs failed, listing each distinct message once with its runs."""
-    labels_by_message: dict[str, list[str]] = {}
-    for label, message in failed.items():
-        labels_by_message.setdefault(message, []).append(label)
-    if labels_by_message:
-        listed = "\n".join(f"  {', '.join(labels)}: {message}" for message, labels in labels_by_message.items())
-        raise LabError(f"failed runs: {len(failed)} (error.txt in a run's folder says where)\n{listed}")
-    return 0
+    if not failed:
+        return 0
+    labels = {message: [label for label in failed if failed[label] == message] for message in failed.values()}
+    lines = "\n".join(f"  {', '.join(labels[message])}: {message}" for message in labels)
+    raise LabError(f"failed runs: {len(failed)} (error.txt in a run's folder says where)\n{lines}")

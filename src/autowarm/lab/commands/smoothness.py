@@ -14,24 +14,24 @@ _OF_A_TASK: dict[str, Any] = {"schedules": ["linear"], "warmups": [0.1], "seeds"
 def run(argv: list[str]) -> int:
     """Make the runs, each once, and show the fits to what they logged."""
     about = "Measure curvature over the gap along a run of each optimizer, on a sweep's runs or, with --task, a task's."
-    keys = {word.partition("=")[0] for word in argv}
     config: CompareConfig | SweepConfig
-    if keys & {"--task", "--run.task"}:
-        config, own = asked(argv, "smoothness", about, usual={**_OF_A_TASK, "out": "runs/smoothness"})
+    out = {"out": "runs/smoothness"}
+    if {word.partition("=")[0] for word in argv} & {"--task", "--run.task"}:
+        config, own = asked(argv, "smoothness", about, usual=_OF_A_TASK | out)
     else:
         also = {"--task": "a small task of the lab, or your own, FILE.py:NAME; then options are those of compare"}
-        config, own = parse(argv, SweepConfig, "smoothness", about, preset="tiny/smoothness", also=also,
-                            defaults={"out": "runs/smoothness"}), None  # fmt: skip
+        config = parse(argv, SweepConfig, "smoothness", about, preset="tiny/smoothness", also=also, defaults=out)
+        own = None
     points = config.points()
 
     from autowarm._torch.plotting import styled
 
-    from ..execution.engine import made
+    from ..execution.engine import make_report
     from ..files import write_atomically
     from ..paper import gallery
     from ..paper.smoothness import measured, report
 
-    results = show(*made(config, points, own))
+    results = show(*make_report(config, points, own))
     texts, drawn, wrong = [], [], []
     for name, curve in measured(results).items():
         try:

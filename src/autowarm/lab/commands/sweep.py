@@ -11,6 +11,6 @@ def run(argv: list[str]) -> int:
     config = parse(argv, SweepConfig, "sweep", about)
     points = config.points()
 
-    from ..execution.engine import made
+    from ..execution.engine import make_report
 
-    return complain(show(*made(config, points)).failed)
+    return complain(show(*make_report(config, points)).failed)

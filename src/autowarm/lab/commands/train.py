@@ -25,17 +25,16 @@ def run(argv: list[str]) -> int:
             "--resume-from": "begin with this checkpoint of another run, which may have had a higher rate",
             "--dry-run": "say what is known of the run, and make nothing"}  # fmt: skip
     place, argv = take_task(argv)
-    own, usual = None, {}
-    if place is not None:
+    if place is None:
+        own, config = None, parse(argv, RunConfig, "train", about, also=also)
+    else:
         from ..tasks.own import defaults, load, pack
 
         task = load(place)
         own, values = pack(task), defaults(task)
         optimizer = next(({"name": name, "lr": lr} for name, rates in values["rates"].items() for lr in rates), {})
         usual = merged({"optimizer": optimizer}, values["run"]) | {"task": own.key}
-    key = None if own is None else own.key
-    config = parse(argv, RunConfig, "train", about, also=also, defaults=usual, own=key)
-    if own is not None:
+        config = parse(argv, RunConfig, "train", about, also=also, defaults=usual, own=own.key)
         own.check_optimizers({config.optimizer.name: config.optimizer.options}, "optimizer.name")
         config = dataclasses.replace(config, task=own.key)  # whatever a config file says of it
     schedule = config.schedule
@@ -45,8 +44,8 @@ def run(argv: list[str]) -> int:
                 f"schedule.{name} belongs to kinds {either(kinds)}; kind {schedule.kind} does not follow it"
             )
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # torchrun's
-        if not (given := os.environ.get(name, "0")).isdecimal():
-            raise UsageError(f"the environment variable {name} must be a number, got {given!r}: unset it")
+        if not (number := os.environ.get(name, "0")).isdecimal():
+            raise UsageError(f"the environment variable {name} must be a number, got {number!r}: unset it")
     folder = Path(out or f"runs/{config.label}")
     if dry:
         from ..paper.costs import describe
@@ -56,19 +55,16 @@ def run(argv: list[str]) -> int:
     if own is not None:
         claim(folder)
         own = own.prepared(Path(out or "runs") / "task")
-        config = dataclasses.replace(config, task=own.key)
     speaks = os.environ.get("RANK", "0") == "0"  # under torchrun the first rank speaks for all
-
-    def note(text: str) -> None:
-        if speaks:
-            print(text, flush=True)
 
     with Stop() as stop:
         try:
-            note(f"{config.label}, in {folder}: loading PyTorch")
+            if speaks:
+                print(f"{config.label}, in {folder}: loading PyTorch", flush=True)
             from ..training.loop import train
 
-            note("preparing the data and the network")
+            if speaks:
+                print("preparing the data and the network", flush=True)
             result = train(config, folder, _step_line(config) if speaks else None, stop=stop, own=own,
                            resume_from=Path(start) if start else None)  # fmt: skip
         except Interrupted as error:
@@ -85,21 +81,16 @@ def run(argv: list[str]) -> int:
     print(f"{outcome}, warm-up {result['warmup_steps']} updates{ended}, in {folder}")
     for text in result["warnings"]:
         print(f"warning: {text}", file=sys.stderr)
-    if result["diverged"] and (result["val_loss"] is None or result.get("resume_from")):
-        print(_remedy(result, config, folder), file=sys.stderr)
+    if result["diverged"] and (checkpoint := result.get("resume_from")):
+        words = f"--resume-from {shlex.quote(str(folder / checkpoint))} --out {shlex.quote(str(free(folder)))}"
+        recover = ", or --schedule.options.recover true" if SCHEDULES[schedule.kind].ours else ""
+        how = f"repeat the command with {words} and --optimizer.lr {config.optimizer.lr / 2:g}{recover}"
+        state = f"the run diverged after {checkpoint}, which is kept with the one before it"
+        print(f"{state}. To go on from there, {how}", file=sys.stderr)
+    elif result["diverged"] and result["val_loss"] is None:
+        how = "start again with a lower optimizer.lr in another folder"
+        print(f"the run diverged before its first checkpoint: {how}", file=sys.stderr)
     return int(result["diverged"])
-
-
-def _remedy(result: dict[str, Any], config: RunConfig, folder: Path) -> str:
-    """Say what is left of a run that diverged, and from where it can go on."""
-    if not (name := result.get("resume_from")):
-        return "the run diverged before its first checkpoint: start again with a lower optimizer.lr in another folder"
-    words = f"--resume-from {shlex.quote(str(folder / name))} --out {shlex.quote(str(free(folder)))}"
-    recover = ", or --schedule.options.recover true" if SCHEDULES[config.schedule.kind].ours else ""
-    return (
-        f"the run diverged after {name}, which is kept with the one before it. To go on from there, repeat the "
-        f"command with {words} and --optimizer.lr {config.optimizer.lr / 2:g}{recover}"
-    )
 
 
 def _step_line(config: RunConfig) -> Callable[[Any], None]:
@@ -111,7 +102,6 @@ def _step_line(config: RunConfig) -> Callable[[Any], None]:
     is_text, every = config.task is None and not config.model.sees_images, max(1, min(20, config.steps // 10))
     per_step = config.batch_size * (config.model.seq_len if is_text else 1)
     peak = peak_flops() if is_text else None
-    world = int(os.environ.get("WORLD_SIZE", 1))
     last: tuple[int, float] | None = None
 
     def on_step(progress: Any) -> None:
@@ -126,7 +116,8 @@ def _step_line(config: RunConfig) -> Callable[[Any], None]:
             if config.task is None:  # a small task has a batch size of its own
                 line += f"  {per_step / seconds:,.0f} {'tokens' if is_text else 'examples'}/s"
             if peak is not None:
-                line += f"  MFU {100 * flops_per_token(config.model) * per_step / seconds / (peak * world):.1f} %"
+                flops = flops_per_token(config.model) * per_step / seconds / int(os.environ.get("WORLD_SIZE", 1))
+                line += f"  MFU {100 * flops / peak:.1f} %"
             print(f"{line}  ETA {duration(seconds * (config.steps - progress.step))}", flush=True)
 
     return on_step

@@ -37,17 +37,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(
-    argv: Sequence[str],
-    config_class: type[_Config],
-    command: str,
-    about: str,
-    *,
-    preset: str | None = None,
-    defaults: Mapping[str, Any] | None = None,
-    positional: str | None = None,
-    also: Mapping[str, str] | None = None,
+    argv: Sequence[str], config_class: type[_Config], command: str, about: str, *, preset: str | None = None,
+    defaults: Mapping[str, Any] | None = None, positional: str | None = None, also: Mapping[str, str] | None = None,
     own: str | None = None,
-) -> _Config:
+) -> _Config:  # fmt: skip
     """Build a config from the words after a command, whose name is also the folder of its presets.
 
     Args:
@@ -56,10 +49,8 @@ def parse(
         positional: the key that the first word sets if it is not an option.
         also: the command's other options, which are not keys, and their help texts.
         own: the key of a user's task, which `defaults` name; a file or a word may name none.
-
-    Raises:
-        UsageError: a key or a value is wrong. The message is one line and names the nearest key.
     """
+    usage = f"usage: autowarm {command} {f'[{positional.upper()}] ' if positional else ''}[--KEY VALUE ...]"
     if positional and argv and not argv[0].startswith("-"):
         argv = [f"--{positional}={argv[0]}", *argv[1:]]
     name, words = take(argv, "--config")
@@ -72,8 +63,7 @@ def parse(
         flat = leaves(values, config_class, source)
         converted(flat, config_class, source)
         if {"-h", "--help"} & set(words):
-            usage = f"autowarm {command} {f'[{positional.upper()}] ' if positional else ''}[--KEY VALUE ...]"
-            _print_help(f"usage: {usage}\n\n{about}\n", config_class, flat, also)
+            _print_help(f"{usage}\n\n{about}\n", config_class, flat, also)
             raise SystemExit(0)
         _read_words(words, config_class, flat, also)
         return build(config_class, flat, "", own)
@@ -88,10 +78,10 @@ def _read_words(words: Iterable[str], config_class: type, flat: dict[str, Any], 
     """
     known, words = known_keys(config_class), iter(words)
     for word in words:
-        key, given, text = word.partition("=")
+        key, equals, text = word.partition("=")
         if not word.startswith("--"):
             raise LabError(f"{word!r} belongs to no option: give each as --KEY VALUE")
-        value, key = text if given else next(words, None), key.removeprefix("--")
+        value, key = text if equals else next(words, None), key.removeprefix("--")
         by_name = next((name for name in (f"{key}.name", f"{key}.kind") if name in known), None)
         if by_name and re.fullmatch(r"\w[\w.-]*", value or "a-name"):
             key = by_name
@@ -99,10 +89,9 @@ def _read_words(words: Iterable[str], config_class: type, flat: dict[str, Any], 
         # Of a key, or of an entry of a mapping, such as rates.muon.
         kind = known[key] if key in known else next(iter(get_args(known.get(parent))[1:]), None)
         if kind is None:
-            options = {*known, *(name.removeprefix("--") for name in also)}
-            given_text = "" if value is None else f", given {_short(value)}"
-            raise LabError(f"unknown option --{key}{given_text}; {_nearest_key(key, options)}")
-        if value is None or (value.startswith("--") and not given):
+            near = _nearest_key(key, {*known, *(option.removeprefix("--") for option in also)})
+            raise LabError(f"unknown option --{key}{'' if value is None else f', given {_short(value)}'}; {near}")
+        if value is None or (value.startswith("--") and not equals):
             raise LabError(f"--{key} needs a value: {_wanted(kind)}")
         if dataclasses.is_dataclass(kind):
             flat |= leaves(load_yaml(value), kind, f"--{key}", f"{key}.")
@@ -149,25 +138,21 @@ def converted(flat: Mapping[str, Any], config_class: type, source: str) -> Any:
         return _reader(config_class).parse_object(nested(flat), defaults=False)
     except (argparse.ArgumentError, ValueError, TypeError, RecursionError) as error:
         text = "a value is too deeply nested" if isinstance(error, RecursionError) else " ".join(str(error).split())
-        if (named := re.search(r'key "([\w.]+)"', text)) and named[1] in flat:
-            key, given = named[1], flat[named[1]]
-            text = f"{key}: expected {_wanted(known[key])}, got {_short(given)}"
-            for kind in (known[key], *get_args(known[key])):
-                if get_origin(kind) is Literal:
-                    text = f"{key}: unknown {_short(given)}; {nearest(str(given), get_args(kind))}"
+        if (named := re.search(r'key "([\w.]+)"', text)) and (key := named[1]) in flat:
+            text = f"{key}: expected {_wanted(known[key])}, got {_short(flat[key])}"
+            if get_origin(known[key]) is Literal:
+                text = f"{key}: unknown {_short(flat[key])}; {nearest(str(flat[key]), get_args(known[key]))}"
         raise LabError(f"{source}{source and ': '}{text}") from None
 
 
 def _wanted(kind: Any) -> str:
     """Say in words what a key of this type takes."""
-    origin, inner = get_origin(kind), get_args(kind)
-    if kind in _KINDS:
-        return _KINDS[kind]
-    if origin is Literal:
+    inner = get_args(kind)
+    if kind in _KINDS or dataclasses.is_dataclass(kind):
+        return _KINDS.get(kind, "keys and values")
+    if get_origin(kind) is Literal:
         return f"one of {', '.join(inner)}"
-    if dataclasses.is_dataclass(kind):
-        return "keys and values"
-    return f"keys, each with {_wanted(inner[1])}" if origin is dict else either(map(_wanted, inner))
+    return f"keys, each with {_wanted(inner[1])}" if get_origin(kind) is dict else either(map(_wanted, inner))
 
 
 def _short(value: Any) -> str:
@@ -218,19 +203,20 @@ def take(argv: Sequence[str], option: str) -> tuple[str | None, list[str]]:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument(option, dest="value")
     try:
-        parsed, rest = parser.parse_known_args(list(argv))
+        parsed, others = parser.parse_known_args(list(argv))
     except (argparse.ArgumentError, SystemExit):
         raise UsageError(f"{option} needs a value") from None
-    return parsed.value, rest
+    return parsed.value, others
 
 
 def take_task(argv: Sequence[str], key: str = "task") -> tuple[str | None, list[str]]:
     """Return the place FILE.py:NAME of the user's own task and the other words; a task of the lab stays a key."""
-    place, rest = take(argv, "--task")
+    place, others = take(argv, "--task")
     if place is None:
-        place, rest = take(argv, f"--{key}")
-    own = place is None or ":" in place or place.endswith(".py")
-    return (place, rest) if own else (None, [f"--{key}", str(place), *rest])
+        place, others = take(argv, f"--{key}")
+    if place is None or ":" in place or place.endswith(".py"):
+        return place, others
+    return None, [f"--{key}", place, *others]
 
 
 @cache
@@ -309,20 +295,19 @@ def load_yaml(text: str) -> Any:
         raise yaml.YAMLError(f"it cannot be read ({type(error).__name__})") from None
 
 
-def _values(node: yaml.Node, counted: dict[int, int]) -> int:
+def _values(node: yaml.Node, counts: dict[int, int]) -> int:
     """Count the values below a node, each as often as aliases name it, and without end if one holds itself."""
-    if id(node) not in counted:
-        counted[id(node)] = _MOST + 1  # what a reference back to it finds
+    if id(node) not in counts:
+        counts[id(node)] = _MOST + 1  # what a reference back to it finds
         inner = node.value if isinstance(node.value, list) else []
         if isinstance(node, yaml.MappingNode):
+            names = Counter(key.value for key, _ in inner if isinstance(key, yaml.ScalarNode))
+            if twice := [name for name, count in names.items() if count > 1]:
+                line = node.start_mark.line + 1
+                raise yaml.YAMLError(f"the key {twice[0]!r} stands twice in the mapping of line {line}")
             inner = [part for pair in inner for part in pair]
-            for name, times in Counter(key.value for key in inner[::2] if isinstance(key, yaml.ScalarNode)).items():
-                if times > 1:
-                    raise yaml.YAMLError(
-                        f"the key {name!r} stands twice in the mapping of line {node.start_mark.line + 1}"
-                    )
-        counted[id(node)] = 1 + sum(_values(part, counted) for part in inner)
-    return counted[id(node)]
+        counts[id(node)] = 1 + sum(_values(part, counts) for part in inner)
+    return counts[id(node)]
 
 
 class _Loader(yaml.SafeLoader):
@@ -340,9 +325,9 @@ _Loader.add_implicit_resolver(
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two nested mappings; ``over`` takes precedence."""
-    both = {key: merged(under[key], value) if isinstance(value, Mapping) and isinstance(under.get(key), Mapping)
-            else value for key, value in over.items()}  # fmt: skip
-    return {**under, **both}
+    inner = {key: merged(under[key], value) for key, value in over.items()
+             if isinstance(value, Mapping) and isinstance(under.get(key), Mapping)}  # fmt: skip
+    return {**under, **over, **inner}
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -354,9 +339,9 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     tree: dict[str, Any] = {}
     for key, value in values.items():
-        for part in reversed(str(key).split(".")[1:]):
+        for part in reversed(str(key).split(".")):
             value = {part: value}
-        tree = merged(tree, {str(key).split(".")[0]: value})
+        tree = merged(tree, value)
     return tree
 
 

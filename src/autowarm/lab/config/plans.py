@@ -32,8 +32,9 @@ from .runs import RunConfig
 _OF_A_CURVE = {"schedule.kind", "schedule.warmup_steps"}  # keys that may differ within one summary
 _GRID = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # a comparison's hand-set warm-ups, as shares of the run
 # Keys of a comparison's runs that it sets itself, and what to give instead.
-_SET_HERE = {"seed": "seeds", "optimizer.name": "rates", "optimizer.lr": "rates", "schedule.kind": "schedules",
-             "schedule.warmup_steps": "warmups"}  # fmt: skip
+_INSTEAD = {"seed": "seeds", "optimizer.name": "rates", "optimizer.lr": "rates", "schedule.kind": "schedules",
+            "schedule.warmup_steps": "warmups"}  # fmt: skip
+_USUAL = RunConfig()
 _DIV = 10.0  # its hand-set ramps start from lr/10, as those of `AdaptiveWarmup` do
 
 
@@ -109,8 +110,8 @@ class CompareConfig(Plan):
     def __post_init__(self) -> None:
         require(len(self.rates) > 0, "rates must not be empty: give peak rates by optimizer, such as {adamw: [0.001]}")
         require(len(self.schedules) > 0, "schedules must not be empty")
-        for key, other in _SET_HERE.items():
-            require(attrgetter(key)(self.run) == attrgetter(key)(RunConfig()),
+        for key, other in _INSTEAD.items():
+            require(attrgetter(key)(self.run) == attrgetter(key)(_USUAL),
                     f"run.{key} has no effect in a comparison: give {other}")  # fmt: skip
         for kind in self.schedules:
             check("schedules", kind, SCHEDULES)
@@ -127,9 +128,10 @@ class CompareConfig(Plan):
                 for name in names:
                     check(key, name, OPTIMIZERS, "optimizer")
         base = dataclasses.replace(self.run.schedule, warmup_steps=None)
-        lengths = [_updates(warmup, self.run.steps) for warmup in (_GRID if self.warmups is None else self.warmups)]
-        if self.warmups is None:  # a run of few updates has no room for every share
-            lengths = [min(length, self.run.steps - 1) for length in lengths]
+        steps = self.run.steps
+        # A run of few updates has no room for every share.
+        usual = [min(_updates(share, steps), steps - 1) for share in _GRID]
+        lengths = usual if self.warmups is None else [_updates(warmup, steps) for warmup in self.warmups]
         by_hand = [dataclasses.replace(base, warmup_steps=length, div=base.div or _DIV) for length in lengths]
         schedules = [dataclasses.replace(one, kind=kind) for kind in self.schedules
                      for one in (by_hand if SCHEDULES[kind].by_hand else [base])]  # fmt: skip
@@ -190,10 +192,9 @@ class SweepConfig(Plan):
         _check_effect(chosen)
         fixed, points = leaves(self.override, RunConfig, "override"), []
         for seed, (name, varied, run) in itertools.product(self.seeds, chosen):
-            left = {key: value for key, value in varied.items() if key not in fixed}
-            words = [name, run.schedule.label, *(f"{key.split('.')[-1]}={value}" for key, value in left.items())]
-            seeded = dataclasses.replace(run, seed=seed)
-            points.append(Point(" ".join([*words, f"seed{seed}"]), seeded, name, left))
+            axes = {key: value for key, value in varied.items() if key not in fixed}
+            words = [name, run.schedule.label, *(f"{key.split('.')[-1]}={value}" for key, value in axes.items())]
+            points.append(Point(" ".join([*words, f"seed{seed}"]), dataclasses.replace(run, seed=seed), name, axes))
         return _distinct(points)
 
 
@@ -218,14 +219,14 @@ def _distinct(points: Sequence[Point]) -> list[Point]:
 
     Runs of one curve differ in the length of their warm-ups alone.
     """
-    known: dict[Any, dict[str, Any]] = {}
+    settings_of: dict[Any, dict[str, Any]] = {}
     for point in points:
         run, settings = point.run, dataclasses.asdict(point.run)
         varied = repr(sorted(point.varied.items()))
         curve = point.cell, varied, run.optimizer.name, run.optimizer.lr, run.schedule.kind, run.seed
         whole = merged(settings, {"schedule": {"warmup_steps": None}})
         for key, values in ((point.name, settings), (curve, whole)):
-            if differ := differences(known.setdefault(key, values), values):
+            if differ := differences(settings_of.setdefault(key, values), values):
                 raise LabError(f"two runs like {point.name!r} differ in {differ[0]}: give both values in one list, or "
                                "make two cells")  # fmt: skip
     require(len(points) > 0, "the plan has no runs: one of its lists is empty")

@@ -116,8 +116,8 @@ class ScheduleConfig:
             between lr/div and lr; or wsd, transformers' warmup-stable-decay, 10% and 20% of the run.
         warmup_steps: length of a "linear" warm-up, 0 for none; the other kinds set it themselves.
         warmup: shape of the hand-set warm-up, of the adaptive ramp and of the calibration's target.
-        decay: cosine, linear, wsd or wso, as `autowarm.AdaptiveWarmup` explains them, for adaptive, paper or linear.
-            The other kinds set their decay themselves, or have none.
+        decay: cosine, linear, wsd, wso, as `autowarm.AdaptiveWarmup` explains them, or wsd-tenth, which falls over the
+            last tenth, for adaptive, paper or linear. The other kinds set their decay themselves, or have none.
         target_loss: f*, required by "paper"; "adaptive" estimates it if it is null; the others have none.
         div: the first update's rate is lr/div, for adaptive, paper, linear or greedy. Null is warmup_steps + 1
             for "linear", so that the ramp starts from 0 in equal steps; the library's default for "adaptive"; and 100
@@ -130,7 +130,7 @@ class ScheduleConfig:
     kind: str = "adaptive"
     warmup_steps: int | None = None
     warmup: Literal["linear", "cosine"] = "linear"
-    decay: Literal["cosine", "linear", "wsd", "wso"] = "cosine"
+    decay: Literal["cosine", "linear", "wsd", "wsd-tenth", "wso"] = "cosine"
     target_loss: float | None = None
     div: float | None = None
     sigma_f2: float = 1e3
@@ -236,7 +236,7 @@ class RunConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
 
     def __post_init__(self) -> None:
-        model, schedule, steps = self.model, self.schedule, self.steps
+        model, schedule = self.model, self.schedule
         unset = RunConfig() if self.task else self
         for name in ("model", "data", "batch_size", "eval_batches", "whole_validation"):
             require(getattr(self, name) == getattr(unset, name),
@@ -254,41 +254,30 @@ class RunConfig:
                 value = attrgetter(path)(self)
                 name = path.removeprefix("model.").removeprefix("optimizer.").replace("schedule.", "schedule: ")
                 require(value is None or holds(value), f"{name} must {need}, got {value}")
-        require(
-            model.width % (2 * model.heads) == 0,
-            f"width must be a multiple of 2·heads (rotary pairs), got width {model.width}, heads {model.heads}",
-        )
-        accumulate = self.engine.accumulate
-        require(
-            self.task is not None or self.batch_size % accumulate == 0,
-            f"batch_size must be a multiple of engine.accumulate, got {self.batch_size} and {accumulate}",
-        )
+        width, heads, size, count = model.width, model.heads, self.batch_size, self.engine.accumulate
+        require(width % (2 * heads) == 0,
+                f"width must be a multiple of 2·heads (rotary pairs), got width {width}, heads {heads}")  # fmt: skip
+        require(self.task is not None or size % count == 0,
+                f"batch_size must be a multiple of engine.accumulate, got {size} and {count}")  # fmt: skip
         llamas = [name for name in ("scaled_residual", "norm_eps", "fused_qkv")
                   if getattr(model, name) != getattr(ModelConfig, name)]  # fmt: skip
         require(not (llamas and model.sees_images),
                 f"model.{' and '.join(llamas)} belong to a llama, got model.name {model.name}")  # fmt: skip
-        blocks = self.optimizer.options.get("blocks")
-        for pattern in blocks if isinstance(blocks, dict) else ():
-            try:
+        try:
+            for pattern in self.optimizer.options.get("blocks") or ():
                 re.compile(str(pattern))
-            except re.error as error:
-                raise ValueError(f"optimizer.options.blocks: {pattern!r} is no regular expression: {error}") from None
-        kind, length = SCHEDULES[schedule.kind], schedule.warmup_steps
-        if kind.by_hand:
-            require(
-                length is not None and 0 <= length < steps,
-                f"a {schedule.kind} schedule needs warmup_steps from 0 to steps − 1 = {steps - 1}, got {length}",
-            )
-        else:
-            by_hand = either(name for name, one in SCHEDULES.items() if one.by_hand)
-            require(
-                length is None, f"schedule.warmup_steps belongs to kind {by_hand}; kind {schedule.kind} has none to set"
-            )
+        except (re.error, TypeError) as error:
+            raise ValueError(f"optimizer.options.blocks: a key is no regular expression: {error}") from None
+        kind, length, last = SCHEDULES[schedule.kind], schedule.warmup_steps, self.steps - 1
+        require(not kind.by_hand or (length is not None and 0 <= length <= last),
+                f"{schedule.kind} needs warmup_steps from 0 to steps − 1 = {last}, got {length}")  # fmt: skip
+        by_hand = either(name for name, one in SCHEDULES.items() if one.by_hand)
+        require(kind.by_hand or length is None,
+                f"schedule.warmup_steps belongs to kind {by_hand}; kind {schedule.kind} has none to set")  # fmt: skip
         require(schedule.peak_gap is None or schedule.sigma_f2 == ScheduleConfig.sigma_f2,
                 "schedule.sigma_f2 calibrates Δ', and schedule.peak_gap gives Δ': set one of them")  # fmt: skip
-        whose = "the paper's Algorithm 1" if schedule.kind == "paper" else schedule.kind
         require(not kind.needs_target or schedule.target_loss is not None,
-                f"{whose} needs schedule.target_loss, its f*")  # fmt: skip
+                "the paper's Algorithm 1 needs schedule.target_loss, its f*")  # fmt: skip
 
     @property
     def is_own_task(self) -> bool:

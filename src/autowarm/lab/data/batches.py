@@ -22,18 +22,10 @@ _AHEAD = 3  # batches: enough for a slow read now and then, and a few MB
 
 
 def batch(
-    tokens: Tokens,
-    seed: int,
-    step: int,
-    batch_size: int,
-    seq_len: int,
-    rows: slice = _ALL,
+    tokens: Tokens, seed: int, step: int, batch_size: int, seq_len: int, rows: slice = _ALL,
     sampling: Sampling = "random",
-) -> Batch:
-    """Return some rows of a step's global batch, shape (rows, seq_len + 1).
-
-    Columns 0 to seq_len − 1 are the inputs, columns 1 to seq_len the targets. Any process can make any batch at any
-    time.
+) -> Batch:  # fmt: skip
+    """Return some rows of a step's global batch, shape (rows, seq_len + 1): inputs, and one more for the targets.
 
     Args:
         rows: the rows of the batch that this rank trains on.
@@ -58,33 +50,23 @@ def batch(
 
 
 def training_batches(
-    tokens: Tokens,
-    seed: int,
-    first: int,
-    last: int,
-    batch_size: int,
-    seq_len: int,
-    rows: slice = _ALL,
+    tokens: Tokens, seed: int, first: int, last: int, batch_size: int, seq_len: int, rows: slice = _ALL,
     sampling: Sampling = "random",
-) -> Iterator[Tensor]:
-    """Yield `batch` of steps first to last − 1 as tensors, read ahead; in pinned memory if there is a GPU.
-
-    From pinned memory a copy to the GPU can overlap with computation: ``tensor.to(device, non_blocking=True)``.
-    """
-    pinned = torch.cuda.is_available()
+) -> Iterator[Tensor]:  # fmt: skip
+    """Yield `batch` of steps first to last − 1 as tensors, read ahead; in pinned memory if there is a GPU."""
+    pinned = torch.cuda.is_available()  # from where a copy to the GPU can overlap with computation
 
     def make(step: int) -> Tensor:
-        tokens_of_batch = torch.from_numpy(batch(tokens, seed, step, batch_size, seq_len, rows, sampling))
-        return tokens_of_batch.pin_memory() if pinned else tokens_of_batch
+        windows = torch.from_numpy(batch(tokens, seed, step, batch_size, seq_len, rows, sampling))
+        return windows.pin_memory() if pinned else windows
 
     return read_ahead(make, range(first, last))
 
 
 def read_ahead(make: Callable[[int], T], steps: Iterable[int], ahead: int = _AHEAD) -> Iterator[T]:
-    """Yield make(step) for each step. A thread calls it, at most ``ahead`` calls in advance.
+    """Yield make(step) for each step. A thread calls it, at most ``ahead`` calls in advance, and ends with the loop.
 
-    An exception of a call is raised in its turn, after the results before it. The thread ends with the iterator: when
-    that is used up, closed, dropped, or raises.
+    An exception of a call is raised in its turn, after the results before it.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="autowarm-read-ahead")
     waiting: deque[Future[T]] = deque()
@@ -116,11 +98,11 @@ def validation_places(places: int, count: int | None, batch_size: int, apart: in
     """Return `count` batches of places, spread evenly from 0 to places − 1; None takes every ``apart``-th once."""
     if count is not None:
         return np.split(np.linspace(0, places - 1, num=count * batch_size).astype(np.int64), count)
-    there = np.arange(0, places, apart)
-    if not (count := len(there) // batch_size):
-        raise LabError(f"the validation part has {len(there)} samples, fewer than a batch of {batch_size}: set "
+    samples = np.arange(0, places, apart)
+    if not (count := len(samples) // batch_size):
+        raise LabError(f"the validation part has {len(samples)} samples, fewer than a batch of {batch_size}: set "
                        "whole_validation to false")  # fmt: skip
-    return np.split(there[: count * batch_size], count)
+    return np.split(samples[: count * batch_size], count)
 
 
 @lru_cache(maxsize=2)

@@ -60,10 +60,7 @@ def digits() -> Images:
 
 
 def open_images(data: DataConfig, model: str) -> Images:
-    """Open the configured images; LabError says what to do if they are missing.
-
-    Those of a data set of the hub get the size and normalisation of the timm model.
-    """
+    """Open the configured images; those of a data set of the hub get the size and normalisation of the timm model."""
     if data.images == "digits":
         return digits()
     with needs(f"data.images {data.images!r}", "vision"):
@@ -81,16 +78,13 @@ def open_images(data: DataConfig, model: str) -> Images:
             raise LabError(f"data.images {data.images!r}: the part {part!r} cannot be read ({type(error).__name__}: "
                            f"{' '.join(str(error).split())[:160]}); 'digits' needs no files") from None  # fmt: skip
         parts[part].transform = create_transform(**common, is_training=training, **(_AUGMENTATION if training else {}))
-    train, val = parts["train"], parts["validation"]
+    train, val = parts.values()
     digest = f"{data.images} {len(train)} {len(val)}"
     return Images(data.images, digest, train, val, int(about.num_classes), settings["input_size"])
 
 
 class _Placed(Dataset[tuple[Tensor, int]]):
-    """Training samples indexed by their place in the run, which also seeds their transforms.
-
-    PyTorch's generator is left as it was, for dropout: whether a process of its own loads a sample must not matter.
-    """
+    """Training samples indexed by their place in the run, which also seeds their transforms."""
 
     def __init__(self, images: Any, seed: int) -> None:
         self.images, self.seed = images, seed
@@ -101,7 +95,7 @@ class _Placed(Dataset[tuple[Tensor, int]]):
         np.random.seed(key)  # noqa: NPY002
         count = len(self.images)
         epoch, offset = divmod(place, count)
-        with torch.random.fork_rng(devices=()):  # transforms do not use the GPUs' generators
+        with torch.random.fork_rng(devices=()):  # for dropout in this process; transforms use no GPU's generator
             torch.default_generator.manual_seed(key)
             pair: tuple[Tensor, int] = self.images[int(permutation(count, self.seed, epoch)[offset])]
         return pair
@@ -112,16 +106,14 @@ def training_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the images and labels of this rank's rows at steps first to last − 1."""
     places = ([step * batch_size + row for row in range(batch_size)[rows]] for step in range(first, last))
-    own = torch.Generator()  # or a loader would draw its workers' seeds from the one for dropout
-    return iter(DataLoader(_Placed(images.train, seed), batch_sampler=places, num_workers=workers, generator=own))
+    generator = torch.Generator()  # or a loader would draw its workers' seeds from the one for dropout
+    samples = _Placed(images.train, seed)
+    return iter(DataLoader(samples, batch_sampler=places, num_workers=workers, generator=generator))
 
 
 def validation_batches(
     images: Images, count: int | None, batch_size: int, rows: slice, workers: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield `count` batches spread evenly over the whole validation part, the same for every run and every seed.
-
-    None takes every image once; a last batch that is not full is left out.
-    """
+    """Yield `count` batches spread evenly over the validation part, alike in every run; None takes every image once."""
     chosen = [places[rows].tolist() for places in validation_places(len(images.val), count, batch_size)]
     return iter(DataLoader(images.val, batch_sampler=chosen, num_workers=workers))

@@ -7,7 +7,7 @@ the training part; `examples/make_shards.py` makes a folder of them.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,30 +37,24 @@ class Shards:
         return int(self._bounds[-1])
 
     def windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.uint16]:
-        """Return the ``length`` tokens from each start, shape (starts, length). A window may run across shards.
-
-        Raises:
-            LabError: a token is outside the vocabulary.
-        """
+        """Return the ``length`` tokens from each start, shape (starts, length). A window may run across shards."""
         windows = np.empty((len(starts), length), dtype=np.uint16)
-        shards = self._shard_of(starts)
-        rows = np.argsort(starts)  # so that the disk is read in one direction
-        inside = (starts - self._bounds[shards])[rows]
-        for row, shard, place in zip(rows.tolist(), shards[rows].tolist(), inside.tolist(), strict=True):
-            rest = windows[row]
-            while len(rest):
-                part = self._parts[shard][place : place + len(rest)]
-                rest[: len(part)] = part
-                rest, shard, place = rest[len(part) :], shard + 1, 0
+        for row in np.argsort(starts).tolist():  # so that the disk is read in one direction
+            window, shard = windows[row], self._shard_of(starts[row])
+            place = int(starts[row] - self._bounds[shard])
+            while len(window):
+                part = self._parts[shard][place : place + len(window)]
+                window[: len(part)] = part
+                window, shard, place = window[len(part) :], shard + 1, 0
         if windows.size and windows.max() >= self._vocabulary:  # an embedding would read beyond its end
             row, column = np.argwhere(windows >= self._vocabulary)[0]
-            path = self._paths[int(self._shard_of(starts[row] + column))]
+            path = self._paths[self._shard_of(starts[row] + column)]
             raise LabError(f"{path} holds the token {windows[row, column]} and its vocabulary ends at "
                            f"{self._vocabulary - 1}: is it damaged, or model.vocab_size too small?")  # fmt: skip
         return windows
 
-    def _shard_of(self, places: Any) -> Any:
-        return np.searchsorted(self._bounds, places, side="right") - 1
+    def _shard_of(self, place: int) -> int:
+        return int(np.searchsorted(self._bounds, place, side="right")) - 1
 
 
 Tokens: TypeAlias = npt.NDArray[np.uint16] | Shards
@@ -105,24 +99,16 @@ def is_sharded(folder: Path) -> bool:
 
 
 def read_shards(folder: Path, vocab_size: int) -> Corpus:
-    """Read a folder of shards as a corpus.
-
-    Raises:
-        LabError: a file is damaged, or a part is missing.
-    """
+    """Read a folder of shards as a corpus; LabError if a file is damaged, or a part is missing."""
     paths = {part: sorted(folder.glob(f"*{part}*.bin")) for part in _PARTS}
     for part in _PARTS:
         if not paths[part]:
-            raise LabError(
-                f"{folder} has no shard with {part!r} in its name: a training and a validation part are needed"
-            )
-    digest = sha256(b"".join(map(_edges, [*paths["train"], *paths["val"]])))
-    return Corpus(folder.resolve().name, digest, *(Shards(paths[part], vocab_size) for part in _PARTS))
-
-
-def _edges(path: Path) -> bytes:
-    """Return a file's name, size and both ends, which identify a shard without reading all of it at every start."""
-    with open(path, "rb") as file:
-        head = file.read(4096)
-        file.seek(max(0, path.stat().st_size - 4096))
-        return f"{path.name} {path.stat().st_size}\0".encode() + head + file.read()
+            raise LabError(f"{folder} has no shard with {part!r} in its name: both parts are needed, train and val")
+    identity = b""
+    for path in (*paths["train"], *paths["val"]):  # a shard's name, size and ends, for it is not read at every start
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            identity += f"{path.name} {size}\0".encode() + file.read(4096)
+            file.seek(max(0, size - 4096))
+            identity += file.read()
+    return Corpus(folder.resolve().name, sha256(identity), *(Shards(paths[part], vocab_size) for part in _PARTS))

@@ -13,9 +13,8 @@ import sysconfig
 from collections.abc import Container, Iterator
 from contextlib import suppress
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -25,9 +24,6 @@ from ..config import DataConfig, LabError
 from ..files import write_atomically
 from ..registry import either
 from .shards import Corpus, Tokens, is_sharded, read_shards
-
-if TYPE_CHECKING:
-    from tokenizers import ByteLevelBPETokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -39,15 +35,13 @@ _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "idl
             "__pycache__", "ensurepip", "encodings", "pydoc_data", "lib-dynload"}  # fmt: skip
 _LARGEST = 2**18  # characters of a document; more of a file are several
 _SMALLEST = 256  # of the documents into which the only file of a corpus is split
-_TOGETHER = 4  # documents that are encoded at a time: an encoding takes a hundred times a text's memory
 _FORMAT = 2  # of the cache; raise it when the same text gives different tokens
 
 
 def cache_folder() -> Path:
     """Return `$AUTOWARM_CACHE`, or autowarm's folder in the user's cache."""
-    if given := os.environ.get("AUTOWARM_CACHE"):
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autowarm"
+    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("AUTOWARM_CACHE") or users / "autowarm")
 
 
 @lru_cache(maxsize=4)
@@ -76,13 +70,13 @@ def _open(path: Path) -> tuple[str, Tokens, Tokens] | None:
     """Return a cached corpus's checksum and its parts mapped into memory; None if it is missing or damaged."""
     try:
         with safe_open(path, "pt") as file:
-            noted = (file.metadata() or {}).get("sha256")
+            expected = (file.metadata() or {}).get("sha256")
             train, val = (file.get_tensor(part).numpy() for part in ("train", "val"))
     except (OSError, SafetensorError):
         return None
     digest = hashlib.sha256(train.data)
     digest.update(val.data)
-    return (noted, train, val) if noted == digest.hexdigest() else None
+    return (expected, train, val) if expected == digest.hexdigest() else None
 
 
 def read_documents(data: DataConfig) -> list[tuple[str, str]]:
@@ -92,6 +86,7 @@ def read_documents(data: DataConfig) -> list[tuple[str, str]]:
     documents; the only file of a corpus is about 64.
     """
     sources: dict[str, str | Path] = {}
+    root = Path(data.corpus)
     if data.corpus == "python":
         root = Path(sysconfig.get_path("stdlib"))
         files = [path for path in files_in(root, _SKIPPED) if path.suffix == ".py"]
@@ -100,8 +95,7 @@ def read_documents(data: DataConfig) -> list[tuple[str, str]]:
 
             sources = {f"documentation/{name}": text for name, text in topics.items()}
     else:
-        given = Path(data.corpus)
-        root, files = (given.parent, [given]) if given.is_file() else (given, files_in(given))
+        root, files = (root.parent, [root]) if root.is_file() else (root, files_in(root))
     sources |= {path.relative_to(root).as_posix(): path for path in files}
     documents: list[tuple[str, str]] = []
     total = 0
@@ -138,8 +132,6 @@ def pieces_of(path: Path, alone: bool = False) -> Iterator[str]:
             while text := file.read(size):
                 while size <= len(text) < 2 * size and not text.endswith(end) and (line := file.readline(size)):
                     text += line
-                if "\ufffd" in text:
-                    logger.warning("%s holds U+FFFD, which stands for all that is not UTF-8: convert it", path)
                 yield text
     except OSError as error:
         raise LabError(f"{path} cannot be read: {error}") from None
@@ -163,14 +155,13 @@ def _build(texts: list[tuple[str, str]], vocab_size: int) -> bytes:
     tokenizer = learnt_tokenizer(parts["train"], vocab_size)
     end, digest, tokens = tokenizer.token_to_id(END_OF_TEXT), hashlib.sha256(), {}
     for part, documents in parts.items():
-        pieces = (documents[first : first + _TOGETHER] for first in range(0, len(documents), _TOGETHER))
-        encodings = chain.from_iterable(map(tokenizer.encode_batch, pieces))
+        encodings = map(tokenizer.encode, documents)  # one by one: an encoding takes a hundred times a text's memory
         tokens[part] = np.fromiter((token for each in encodings for token in (end, *each.ids)), np.uint16)
         digest.update(tokens[part].tobytes())
     return save(tokens, metadata={"sha256": digest.hexdigest(), "tokenizer": tokenizer.to_str()})
 
 
-def learnt_tokenizer(texts: list[str], vocab_size: int) -> "ByteLevelBPETokenizer":
+def learnt_tokenizer(texts: list[str], vocab_size: int) -> Any:
     """Train a byte-level BPE on the texts. What looks like its end-of-text token in a text, it encodes as text."""
     from tokenizers import ByteLevelBPETokenizer
 

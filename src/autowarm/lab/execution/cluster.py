@@ -24,18 +24,18 @@ class Board:
     """An actor on the caller's machine: tasks report to it, and it tells them when to stop."""
 
     def __init__(self) -> None:
-        self.news: list[Event] = []
+        self.events: list[Event] = []
         self.stopped = False
 
     def tell(self, event: Event) -> bool:
         """Store an event; return whether the task must stop."""
-        self.news.append(event)
+        self.events.append(event)
         return self.stopped
 
     def read(self) -> list[Event]:
         """Return the events since the last call."""
-        news, self.news = self.news, []
-        return news
+        events, self.events = self.events, []
+        return events
 
     def stop(self) -> None:
         """Ask every task to stop at its next step."""
@@ -100,26 +100,27 @@ def run_jobs(
         slots = int(ray.cluster_resources().get("GPU" if gpus else "CPU", 0))  # more may join later
         display.begin([(job.name, job.steps) for job in jobs], done=done, workers=min(max(1, slots), len(jobs)))
         work = ray.remote(_work).options(num_cpus=1, num_gpus=gpus, max_retries=_LIVES - 1)
-        names = {work.remote(job, board, os.getcwd()): job.name for job in jobs}
+        refs = [work.remote(job, board, os.getcwd()) for job in jobs]
+        pending = {ref.future(): job.name for ref, job in zip(refs, jobs, strict=True)}
 
         def news() -> list[Event]:
-            ray.wait(list(names), num_returns=len(names), timeout=0.3)
+            ray.wait(refs, num_returns=len(refs), timeout=0.3)
             return ray.get(board.read.remote())
 
         with Stop() as asked, asked.gently():
             try:
-                return follow({ref.future(): name for ref, name in names.items()}, news, asked, display, on_row, _said)
+                return follow(pending, news, asked, display, on_row, _message)
             except Interrupted:
                 ray.get(board.stop.remote())
-                for ref in names:
+                for ref in refs:
                     ray.cancel(ref, force=False)  # cancels tasks that have not begun; the board stops running ones
-                ray.wait(list(names), num_returns=len(names), timeout=30)
+                ray.wait(refs, num_returns=len(refs), timeout=30)
                 raise
     finally:
         ray.shutdown()
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """Return the message of a job's error, unwrapped from Ray's."""
     if cause := getattr(error, "cause", None):
         return message_of(cause)

@@ -91,8 +91,7 @@ class Display:
 
     def eta(self) -> str:
         """Estimated time until all runs are done, from the steps made so far."""
-        left = self.all.time_remaining
-        return "–" if left is None else duration(left)
+        return "–" if (seconds := self.all.time_remaining) is None else duration(seconds)
 
     def _task(self, label: str, steps: int) -> Task:
         """Add a bar that is not shown yet."""

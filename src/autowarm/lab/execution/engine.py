@@ -27,7 +27,8 @@ from ..analysis.results import Results, write_results
 from ..config import LabError, Plan, Point, RunConfig, Where
 from ..files import locked, read_object, write_json
 from ..processes import Stop
-from ..tasks import Source, identity, make_task, run_id
+from ..tasks import identity, make_task, run_id
+from ..tasks.own import PackedTask
 from ..training.metrics import read_result
 from .display import Display
 from .pool import Job, OnRow, called, run_jobs
@@ -42,7 +43,7 @@ class Planned:
     point: Point
     id: str  # a hash of everything that determines its numbers
     folder: Path  # named after the id
-    own: Source | None = None  # of the task, if the config names none of the lab's
+    own: PackedTask | None = None  # the user's task, if the config names none of the lab's
     source: Mapping[str, Any] = field(default_factory=dict)  # name and checksum of its data
     loads: tuple[str, ...] = ()  # slow modules that it imports
 
@@ -71,24 +72,18 @@ class Planned:
         return Job(self.name, self.point.run.steps, call, self.folder, self.loads)
 
 
-def plan(points: Iterable[Point], store: Path, own: Source | None = None) -> list[Planned]:
+def plan(points: Iterable[Point], store: Path, own: PackedTask | None = None) -> list[Planned]:
     """Return the runs with their ids and folders. This also prepares the text or images that they need."""
     planned = []
     for point in points:
-        if own is None:
-            source, loads = _source(point.run)
-        else:
-            source, loads = {"name": own.name, "sha256": own.sha256, "own": True}, ()
+        source, loads = (own.source, ()) if own else _source(point.run)
         key = run_id(identity(point.run, source["sha256"]))
         planned.append(Planned(point, key, store / f"{point.run.label}-{key}", own, source, loads))
     return planned
 
 
-def make(config: Plan, points: Sequence[Point], display: Display, own: Source | None = None) -> Results:
-    """Make every unfinished run of a plan, ``config.points()``, and write its manifest and `results.json`.
-
-    If a worker dies, finished runs are kept.
-    """
+def make(config: Plan, points: Sequence[Point], display: Display, own: PackedTask | None = None) -> Results:
+    """Make every unfinished run of a plan, ``config.points()``, and write its manifest and `results.json`."""
     out = Path(config.out)
     with locked(out):
         display.note("preparing the data")
@@ -99,7 +94,7 @@ def make(config: Plan, points: Sequence[Point], display: Display, own: Source | 
         return gather(out, dataclasses.asdict(config), planned, failed)
 
 
-def made(config: Plan, points: Sequence[Point], own: Source | None = None) -> tuple[Results, list[Path]]:
+def make_report(config: Plan, points: Sequence[Point], own: PackedTask | None = None) -> tuple[Results, list[Path]]:
     """Make a plan's runs and, of their results, figures and the page, whose paths are returned."""
     display = Display()
     with Stop(), display:
@@ -110,9 +105,9 @@ def made(config: Plan, points: Sequence[Point], own: Source | None = None) -> tu
 
 def execute(planned: Sequence[Planned], display: Display, where: Where, on_row: OnRow | None = None) -> dict[str, str]:
     """Make the unfinished runs, each folder once; return the messages of those that failed."""
-    todo = {run.folder: run for run in planned if not run.finished}
-    jobs = [run.job() for run in todo.values()]
-    done = len({run.folder for run in planned}) - len(todo)
+    unfinished = {run.folder: run for run in planned if not run.finished}
+    jobs = [run.job() for run in unfinished.values()]
+    done = len({run.folder for run in planned}) - len(jobs)
     if not jobs:
         display.begin([], done=done, workers=0)
         return {}
@@ -122,8 +117,8 @@ def execute(planned: Sequence[Planned], display: Display, where: Where, on_row: 
         failed = cluster.run_jobs(jobs, where.address, display, done, on_row)
     else:
         failed = run_jobs(jobs, where.workers, display, done, on_row)
-    by_folder = {run.folder: failed[run.name] for run in todo.values() if run.name in failed}
-    return failed | {run.name: by_folder[run.folder] for run in planned if run.folder in by_folder}
+    first = {run.folder: run.name for run in unfinished.values()}
+    return {run.name: failed[name] for run in planned if (name := first.get(run.folder)) in failed}
 
 
 def gather(out: Path, config: Mapping[str, Any], planned: Sequence[Planned], failed: Mapping[str, str]) -> Results:
@@ -145,11 +140,8 @@ def write_manifest(out: Path, about: str, planned: Sequence[Planned]) -> list[st
     attributes, before = dict(planned[0].own.attributes) if planned[0].own else {}, {}
     with suppress(LabError):
         before = read_object(out / "manifest.json", "", "task")["task"]
-    runs = [
-        {"name": run.name, "cell": run.point.cell, "settings": dict(run.point.varied), "id": run.id,
-         "folder": str(run.folder), "config": dataclasses.asdict(run.point.run)}
-        for run in planned
-    ]  # fmt: skip
+    runs = [{"name": run.name, "cell": run.point.cell, "settings": dict(run.point.varied), "id": run.id,
+             "folder": str(run.folder), "config": dataclasses.asdict(run.point.run)} for run in planned]  # fmt: skip
     write_json(out / "manifest.json", {"schema": SCHEMA, "about": about, "task": attributes, "runs": runs})
     return [name for name, checksum in attributes.items() if before.get(name, checksum) != checksum]
 

@@ -10,18 +10,18 @@ import math
 import multiprocessing
 import os
 import queue
-import signal
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from ctypes import c_bool
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import BrokenTask, LabError
 from ..files import Busy, claim, write_atomically
@@ -38,6 +38,7 @@ _EVENTS_PER_SECOND = 4
 _BUSY_WAIT = 0.5  # seconds between looks at a folder that another process holds
 
 OnRow: TypeAlias = Callable[[str, dict[str, Any]], None]
+Event: TypeAlias = tuple[str, int, float, float]  # a worker's report to the parent: a job's name, step, loss and rate
 
 
 @dataclass(frozen=True)
@@ -51,48 +52,33 @@ class Job:
     loads: tuple[str, ...] = ()  # slow modules that the call imports
 
 
-def called(place: str, *given: Any, **named: Any) -> Any:
+def called(place: str, *args: Any, **options: Any) -> Any:
     """Call what is at a place, ``module:name``, which only the process that does so spends seconds on importing."""
-    return resolve_name(place)(*given, **named)
-
-
-class Event(NamedTuple):
-    """A worker's report to the parent: how far a job is."""
-
-    name: str
-    step: int
-    loss: float
-    lr: float
+    return resolve_name(place)(*args, **options)
 
 
 def run_jobs(
     jobs: Sequence[Job], workers: int | None, display: Display, done: int, on_row: OnRow | None = None
 ) -> dict[str, str]:
-    """Do every job; return the messages of those that failed.
+    """Do every job; return the messages of those that failed. LabError if a worker died.
 
     ``workers`` processes run in parallel; None is one per GPU, or without a GPU as many as `room` allows. If
     there are more workers than GPUs, they share the GPUs. ``done`` runs were finished before; ``on_row`` is told each
     result at once.
-
-    Raises:
-        LabError: a worker died; finished runs are kept.
-        Interrupted: after the workers have stopped at a step boundary with a checkpoint.
     """
     devices = gpus()
     workers = min(workers or len(devices) or room(), len(jobs))
     display.begin([(job.name, job.steps) for job in jobs], done=done, workers=workers)
-    others = set(multiprocessing.active_children())  # the caller's own processes
     new = context(sorted({name for job in jobs for name in job.loads}))
     events: Any = new.Queue()
     turns: Any = new.Queue()
     for index in range(workers):
         turns.put(devices[index % len(devices)] if devices else "")
     stop = new.RawValue(c_bool, False)  # without a lock, which a worker that is killed as it looks would keep for ever
-    given = events, stop, turns, dict(os.environ)
-    with Stop() as asked, asked.gently():
-        pool = ProcessPoolExecutor(workers, mp_context=new, initializer=_start_worker, initargs=given)
+    of_a_worker = events, stop, turns, dict(os.environ)
+    with Stop() as asked, asked.gently(), _workers(workers, new, stop, of_a_worker) as pool:
         try:
-            with starting():
+            with starting(new):
                 pending = {pool.submit(_work, job): job.name for job in jobs}
             return follow(pending, lambda: _drain(events), asked, display, on_row)
         except LOST:
@@ -101,20 +87,23 @@ def run_jobs(
                 f"a worker process died while {workers} were at work (out of memory, or killed from outside). Finished "
                 "runs are kept: the same command continues from here; --workers 1 needs less memory"
             ) from None
-        finally:
-            stop.value = True  # workers stop at the next step and leave a checkpoint
-            _end(pool, others)
 
 
-def _end(pool: ProcessPoolExecutor, others: Collection[object]) -> None:
-    """Wait for the workers of a pool; a second signal breaks off the wait and ends them."""
+@contextmanager
+def _workers(count: int, new: BaseContext, stop: Any, of_a_worker: Any) -> Iterator[ProcessPoolExecutor]:
+    """A pool whose workers stop at the next step when the block ends, and save; a second signal kills them."""
+    others = set(multiprocessing.active_children())  # the caller's
+    pool = ProcessPoolExecutor(count, mp_context=new, initializer=_start_worker, initargs=of_a_worker)
     try:
-        pool.shutdown(wait=True, cancel_futures=True)
-    except (Interrupted, KeyboardInterrupt):
-        for worker in multiprocessing.active_children():
-            if worker not in others:
+        yield pool
+    finally:
+        stop.value = True
+        try:
+            pool.shutdown(wait=True, cancel_futures=True)
+        except (Interrupted, KeyboardInterrupt):
+            for worker in set(multiprocessing.active_children()) - others:
                 worker.kill()
-        raise
+            raise
 
 
 def message_of(error: Exception) -> str:
@@ -175,7 +164,6 @@ _stop: Any = None
 def _start_worker(events: Any, stop: Any, turns: Any, environment: Mapping[str, str]) -> None:
     global _events, _stop
     _events, _stop = events, stop
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, but only the parent handles it
     follow_parent()
     os.environ.clear()  # a fork has the server's, which may be older
     os.environ.update(environment)
@@ -186,16 +174,13 @@ def _start_worker(events: Any, stop: Any, turns: Any, environment: Mapping[str, 
 
 
 def set_up() -> None:
-    """Set a worker's environment, use one thread, and take numbers too small for full precision (denormals) as 0.
-
-    Under weight decay, the weights of a unit that gets no gradient shrink to such numbers, and some processors multiply
-    them many times more slowly than others.
-    """
+    """Set a worker's environment, and use one thread."""
     os.environ.update(_ENVIRONMENT)
 
     import torch
 
     torch.set_num_threads(1)
+    # Without a gradient, weight decay shrinks weights to denormals, which some processors multiply many times slower.
     torch.set_flush_denormal(True)
 
 
@@ -212,7 +197,7 @@ def perform(job: Job, tell: Callable[[Event], object], stopped: Callable[[], boo
         now = time.monotonic()
         if now - last > 1 / _EVENTS_PER_SECOND:
             last = now
-            tell(Event(job.name, progress.step, progress.loss, progress.lr))
+            tell((job.name, progress.step, progress.loss, progress.lr))
         return stopped()
 
     if stopped():
@@ -221,7 +206,7 @@ def perform(job: Job, tell: Callable[[Event], object], stopped: Callable[[], boo
         try:
             return job.call(on_step)
         except Busy:  # another command is making this run: wait for it and use its result
-            tell(Event(job.name, 0, math.nan, math.nan))  # on a cluster, the reply to an event tells a worker to stop
+            tell((job.name, 0, math.nan, math.nan))  # on a cluster, the reply to an event tells a worker to stop
             if stopped():
                 raise Interrupted("stopped while another process was at work on the run") from None
             time.sleep(_BUSY_WAIT)

@@ -64,15 +64,19 @@ def describe(config: RunConfig, folder: Path) -> Iterator[str]:
     world, accumulate = int(os.environ.get("WORLD_SIZE", 1)), config.engine.accumulate
     model, optimizer, schedule = config.model, config.optimizer, config.schedule
     yield f"run          {config.label}, in {folder}{', which exists' * folder.exists()}"
+    gaps = {"f*": schedule.target_loss, "Δ'": schedule.peak_gap}
     yield (f"optimizer    {optimizer.name}, peak rate {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}, "
-           f"schedule {schedule.label}, {schedule.decay} decay")  # fmt: skip
+           f"schedule {schedule.label}, {schedule.decay} decay"
+           + "".join(f", {name} {value:g}" for name, value in gaps.items() if value is not None))  # fmt: skip
     if config.task is not None:
         yield f"steps        {config.steps:,}, each of the task's own batch"
         return
     share = Ranks(0, world, torch.device("cpu")).rows(config.batch_size, accumulate)
     unit = "images" if model.sees_images else f"sequences of {model.seq_len} tokens"
+    order = config.seed if config.order is None else config.order
+    drawn = f", drawn in epochs, order {order}" * (config.data.sampling == "epochs")
     yield (f"steps        {config.steps:,}, each of {config.batch_size} {unit}: {world} rank{'s' * (world > 1)} × "
-           f"{accumulate} micro-batches of {share.stop // accumulate}")  # fmt: skip
+           f"{accumulate} micro-batches of {share.stop // accumulate}{drawn}")  # fmt: skip
     with torch.device("meta"):  # without memory for the weights
         of_images = (10, (1, 8, 8)) if model.name == "swin" else (1000, (3, 224, 224))
         net = classifier(model, config.seed, *of_images) if model.sees_images else llama(model, config.seed)

@@ -14,17 +14,22 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from autowarm._torch.plotting import INK
+
 from ..analysis import markdown, report
 from ..analysis.figures import COLOURS, axes_of, errorbars, sweep_figure
 from ..analysis.summary import Point, Summary, summarise
 from ..analysis.table import cells
-from ..config import FigureConfig, SweepConfig
+from ..config import FigureConfig, RunConfig, SweepConfig
 from ..config.build import SCALES, build, read_yaml
 from ..execution.display import Display
 from ..execution.engine import make
 from ..tasks.models import parameters
 from .costs import hours
 from .gallery import GALLERY, Sources, picture
+from .published import Published, by_target_loss
+from .published import points as published_points
+from .settings import MAIN, SWIN, Setting, deviations
 from .smoothness import FIT_HEADINGS, fit_rows, measured, studies
 
 _OUTCOME = ("best hand-set", "steps", "adaptive", "steps", "adaptive − best", "Algorithm 1", "steps")
@@ -64,7 +69,7 @@ def listing() -> list[tuple[str, ...]]:
     """List each entry's name, place in the paper, hours at each of `SCALES`, and subject."""
     rows = []
     for name, entry in GALLERY.items():
-        sums = (sum(_hours_of(sweep, scale, entry.cells) for sweep in entry.sweeps) for scale in SCALES)
+        sums = (sum((_hours_of(sweep, scale, entry.cells) for sweep in entry.sweeps), entry.hours) for scale in SCALES)
         costs = (f"{float(f'{cost:.2g}'):g} h" if cost else "–" for cost in sums)
         rows.append((name, entry.paper, *costs, entry.about))
     return rows
@@ -88,17 +93,40 @@ def _grid(sources: Sources, size: str) -> list[Summary]:
     return sorted(summaries, key=lambda s: (s.cell["batch_size"], s.cell["steps"], _ORDER.index(s.cell["optimizer"])))
 
 
+def _sweep(sources: Sources, size: str) -> Figure:
+    """Draw a panel per cell; at scale "paper" also the authors' points."""
+    summaries, runs = _grid(sources, size), _paper_runs(sources, f"warmup-sweep-{size}")
+    figure, (hand, adaptive) = sweep_figure(summaries), published_points()
+    for axes, summary in zip(figure.axes, summaries, strict=False):  # a grid may have empty panels at its end
+        cell = summary.cell
+        batch, steps, run = cell["batch_size"], cell["steps"], runs[cell["name"]]
+        length = f"{steps:,} updates, {batch * steps * run.model.seq_len / 1e6:,.0f}M tokens"
+        axes.set_title(f"{summary.name}, rate {cell['lr']:g}, batch {batch}\n{length}")
+        if sources.scale == "paper":
+            published = Published(size, batch, steps, cell["optimizer"])
+            lengths, losses = zip(*hand[published], strict=True)
+            axes.plot(lengths, losses, "s", color=INK, fillstyle="none", label="the authors' hand-set")
+            axes.axhline(adaptive[published], color=INK, linestyle="-.", linewidth=1, label="the authors' Algorithm 1")
+            low, high = min(axes.get_ylim()[0], adaptive[published]), max(axes.get_ylim()[1], *losses)
+            axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+            axes.legend(fontsize="x-small")
+    return figure
+
+
 for _size in ("124M", "210M"):
     picture(
         f"warmup-sweep-{_size}",
         f"validation loss over warm-up length, LLaMA {_size}: three optimizers, by batch size and number of steps",
         paper=f"Figure warmup-sweep-{_size}",
         sweeps=(f"warmup-sweep-{_size}",),
-    )(partial(lambda size, sources: sweep_figure(_grid(sources, size)), _size))
+    )(partial(_sweep, size=_size))
 
 
 def _ablation(sources: Sources, sweep: str, key: str, label: str) -> Figure:
-    """Plot Algorithm 1 and the default over one setting, with the best hand-set warm-up for comparison."""
+    """Plot Algorithm 1 and the default over one setting, with the best hand-set warm-up for comparison.
+
+    At scale "paper" also what the authors published of f*.
+    """
     summaries = sources.results(sweep).summaries
     figure, (axes,) = axes_of()
     values: list[float] = []
@@ -109,6 +137,12 @@ def _ablation(sources: Sources, sweep: str, key: str, label: str) -> Figure:
     if reference := next((s.best for s in summaries if s.best is not None), None):
         axes.axhline(reference.val_loss, color=COLOURS["linear"], linestyle="--",
                      label=f"best hand-set ({reference.warmup_steps:.0f} updates)")  # fmt: skip
+    if sources.scale == "paper" and key == "schedule.target_loss":
+        hand, published = published_points()[0][Published("124M", 32, 64_000, "muon")], by_target_loss()
+        axes.plot([values.index(value) for value in published], [*published.values()], "s", color=INK, fillstyle="none",
+                  label="the authors' Algorithm 1")  # fmt: skip
+        axes.axhline(min(loss for _, loss in hand), color=INK, linestyle="-.", linewidth=1,
+                     label="the authors' best hand-set")  # fmt: skip
     axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
     axes.set(xlabel=label, ylabel="final validation loss")
     axes.legend()
@@ -155,18 +189,18 @@ def swin(sources: Sources) -> Figure:
          sweeps=("swin",))  # fmt: skip
 def table_swin(sources: Sources) -> str:
     """Return CSV with one row per peak rate: losses, and accuracies in per cent."""
-    configs, lines = _paper_runs(sources, "swin"), []
+    runs, lines = _paper_runs(sources, "swin"), []
     for loss, accuracy in zip(sources.results("swin").summaries, _accuracies(sources), strict=True):
-        cell, config = loss.cell, configs[loss.cell["name"]]
+        cell, run = loss.cell, runs[loss.cell["name"]]
         highest = max(accuracy.manual, key=lambda point: -math.inf if point.diverged else point.val_loss)
         percent = ["–" if point is None or point.diverged else f"{100 * point.val_loss:.1f}"
                    for point in (highest, accuracy.adaptive, accuracy.paper)]  # fmt: skip
         lines.append([cell["model"], cell["task"], f"{cell['lr']:g}", cell["batch_size"], cell["steps"],
-                      config["optimizer"]["weight_decay"], config["schedule"]["target_loss"],
-                      config["schedule"]["sigma_f2"], *cells(loss)[1:], *percent])  # fmt: skip
+                      run.optimizer.weight_decay, run.schedule.target_loss, run.schedule.sigma_f2, *cells(loss)[1:],
+                      *percent, _otherwise(run, SWIN, sources.scale)])  # fmt: skip
     return markdown.comma_separated(
         ["model", "data", "rate", "batch", "steps", "weight decay", "f*", "σ_F²", *_OUTCOME, "accuracy: best hand-set",
-         "adaptive", "Algorithm 1"], lines
+         "adaptive", "Algorithm 1", "not the paper's"], lines
     )  # fmt: skip
 
 
@@ -185,11 +219,13 @@ def baselines(sources: Sources) -> Figure:
         name, point = summary.cell["name"], summary.lowest
         if point is not None and (name not in best or point.val_loss < best[name][1].val_loss):
             best[name] = summary, point
-    shown = [(name, s, point) for name, (s, point) in best.items() if not point.diverged]
-    shown.sort(key=lambda item: -item[2].val_loss)
+    shown = sorted(((name, s, point) for name, (s, point) in best.items()), key=lambda item: -item[2].val_loss)
     figure, (axes,) = axes_of(width=6.4, height=0.4 * len(best) + 1)
     for y, (name, _, point) in enumerate(shown):
         colour = COLOURS["adaptive" if name == "muon-adaptive" else "linear"]
+        if point.diverged:
+            axes.annotate("diverged", (0.02, y), xycoords=("axes fraction", "data"), va="center", color=colour)
+            continue
         axes.errorbar([point.val_loss], [y], xerr=[point.stderr or 0.0], fmt="o", capsize=3, color=colour)
         axes.annotate(f"{point.val_loss:.3f}", (point.val_loss, y), xytext=(0, 5), textcoords="offset points",
                       ha="center", fontsize="x-small")  # fmt: skip
@@ -202,24 +238,38 @@ def baselines(sources: Sources) -> Figure:
 @picture("table-main", "Table main: the settings of every cell and what came out", paper="Table main_hyperparams",
          sweeps=("warmup-sweep-124M", "warmup-sweep-210M"))  # fmt: skip
 def table_main(sources: Sources) -> str:
-    """Return CSV with one row per cell."""
+    """Return CSV with one row per cell; at scale "paper" also what the authors' figures show."""
+    headings = ["model", "optimizer", "batch", "steps", "rate", "options", "f*", "div", *_OUTCOME, "not the paper's"]
     lines = []
     for size in ("124M", "210M"):
-        configs = _paper_runs(sources, f"warmup-sweep-{size}")
+        runs = _paper_runs(sources, f"warmup-sweep-{size}")
         for summary in _grid(sources, size):
-            cell, config = summary.cell, configs[summary.cell["name"]]
-            options = ", ".join(f"{key} {value}" for key, value in config["optimizer"]["options"].items())
+            cell, run = summary.cell, runs[summary.cell["name"]]
+            options = ", ".join(f"{key} {value}" for key, value in run.optimizer.options.items())
             lines.append([size if sources.scale == "paper" else cell["model"], summary.name, cell["batch_size"],
-                          cell["steps"], f"{cell['lr']:g}", options or "–", f"{config['schedule']['target_loss']:g}",
-                          f"{config['schedule']['div'] or 100:g}", *cells(summary)[1:]])  # fmt: skip
-    headings = ["model", "optimizer", "batch", "steps", "rate", "options", "f*", "div", *_OUTCOME]
+                          cell["steps"], f"{cell['lr']:g}", options or "–", f"{run.schedule.target_loss:g}",
+                          f"{run.schedule.div or 100:g}", *cells(summary)[1:],
+                          _otherwise(run, MAIN, sources.scale)])  # fmt: skip
+            if sources.scale == "paper":
+                published = Published(size, cell["batch_size"], cell["steps"], cell["optimizer"])
+                hand, adaptive = published_points()
+                length, loss = min(hand[published], key=lambda point: point[1])
+                lines[-1] += [f"{loss:.3f}", length, f"{adaptive[published]:.3f}"]
+    if sources.scale == "paper":
+        headings += ["the authors' best hand-set", "steps", "their Algorithm 1"]
     return markdown.comma_separated(headings, lines)
 
 
-def _paper_runs(sources: Sources, sweep: str) -> dict[str, Any]:
-    """Return, for each cell of a sweep, the config of a run of Algorithm 1."""
-    manifest = json.loads((sources.data / sweep / "manifest.json").read_text())["runs"]
-    return {run["cell"]: run["config"] for run in manifest if run["config"]["schedule"]["kind"] == "paper"}
+def _paper_runs(sources: Sources, sweep: str) -> dict[str, RunConfig]:
+    """Return, for each cell of a sweep, a run of Algorithm 1."""
+    runs = json.loads((sources.data / sweep / "manifest.json").read_text())["runs"]
+    return {run["cell"]: build(RunConfig, run["config"], sweep) for run in runs
+            if run["config"]["schedule"]["kind"] == "paper"}  # fmt: skip
+
+
+def _otherwise(run: RunConfig, settings: Sequence[Setting], scale: str) -> str:
+    """Where a run's settings are not the paper's, but for the rate, which has a column."""
+    return "; ".join(words for key, words in deviations(run, settings, scale) if key != "optimizer.lr") or "–"
 
 
 @picture("table-assumption", "Table assumption: the settings of the curvature runs",

@@ -23,7 +23,7 @@ from ..analysis.figures import axes_of
 from ..analysis.results import Results, read_results
 from ..config import LabError
 from ..files import write_atomically
-from .smoothness import Measured, measured, studies
+from .smoothness import TRIMMED, Measured, measured, studies
 from .study import plot_study
 
 _ALGORITHM_1: dict[str, Any] = {"div": 100.0, "max_warmup": None, "smoothing": 0.0, "trained": False}
@@ -57,6 +57,7 @@ class Picture:
     paper: str = ""  # its place in the paper
     sweeps: tuple[str, ...] = ()  # preset names of the sweeps that it needs
     cells: tuple[str, ...] = ()  # those of the sweeps that it needs; all if there are none
+    hours: float = 0.0  # of one core, for what it computes beside its sweeps
 
 
 GALLERY: dict[str, Picture] = {}
@@ -89,14 +90,11 @@ def eta_behaviour(sources: Sources) -> Figure:
     return figure
 
 
-@picture(
-    "theorem-bounds",
-    "gap and rate of Theorem 1, of its decay-only rival and of a constant rate, with their bounds",
-    paper="Theorem 1",
-)
+@picture("theorem-bounds", "gap and rate of Theorems 1 and 2, of decay only and of a constant rate, with their bounds",
+         paper="Theorems 1 and 2", hours=0.03)  # fmt: skip
 def theorem_bounds(sources: Sources) -> Figure:
     """Plot runs on the barrier problem, with curvature that grows as Δ², in three norms, and check every claim."""
-    steps, gap0 = 20_000, 50.0
+    steps, gap0 = 3_000, 50.0
     t = np.arange(1, steps + 1)
     norms = {"l2": "ℓ2 (normSGD)", "linf": "ℓ∞ (signSGD)", "spectral": "spectral (Muon)"}
     figure, panels = axes_of(columns=3, rows=2, width=3.2, height=2.9)
@@ -104,26 +102,58 @@ def theorem_bounds(sources: Sources) -> Figure:
         f = theory.catalogue()[f"{norm}-barrier"]
         x0 = f.point(gap0, torch.Generator().manual_seed(0))
         D, start = f.radius(x0), f.gap(x0)
+        wd = theory.weight_decay_limit(float(f.geometry.norm(x0)), float(f.geometry.norm(f.x_star)))
         adaptive = theory.descend(f, x0, partial(theory.theorem_1_rate, K=f.K, D=D), steps)
         decay = theory.descend(f, x0, partial(theory.decay_only_rate, K=f.K, D=D, gap0=start), steps)
+        rate = partial(theory.theorem_2_rate, K=f.K, weight_decay=wd)
+        decayed = theory.descend(f, x0, rate, steps, weight_decay=wd)
+        constant = theory.descend(f, x0, lambda gap, rate=float(adaptive.rates[0]): rate, steps)
         theory.check_theorem_1(adaptive)
         theory.check_decay_only(decay)
-        constant = theory.descend(f, x0, lambda gap, rate=float(adaptive.rates[0]): rate, steps)
+        theory.check_theorem_2(decayed)
         top, bottom = panels[column], panels[3 + column]
-        shown = [(adaptive, BLUE, "Theorem 1"), (decay, ORANGE, "decay only"), (constant, GREY, "constant")]
-        for run, colour, label in shown:
+        for run, colour, label, bound in (
+            (adaptive, BLUE, "Theorem 1", theory.theorem_1_bound(adaptive.curvatures[:-1], D)),
+            (decayed, GREEN, "Theorem 2", theory.theorem_2_bound(decayed.curvatures[:-1], wd)),
+            (decay, ORANGE, "decay only", theory.theorem_1_bound(np.full(steps, f.K(start)), D)),
+            (constant, GREY, "constant", None),
+        ):
             gaps = run.gaps[1:]
             below = np.flatnonzero(gaps < 1e-6)  # smaller gaps are rounding errors
             above = slice(int(below[0]) if below.size else None)
             top.plot(t[above], gaps[above], color=colour, label=label)
             bottom.plot(t, run.rates, color=colour, label=label)
-        top.plot(t, theory.theorem_1_bound(adaptive.curvatures[:-1], D), color=BLUE, linestyle="--", linewidth=1)
-        top.plot(t, theory.theorem_1_bound(np.full(steps, f.K(start)), D), color=ORANGE, linestyle="--", linewidth=1)
+            if bound is not None:
+                top.plot(t, bound, color=colour, linestyle="--", linewidth=1)
         top.set(xscale="log", yscale="log", title=title)
         bottom.set(xscale="log", yscale="log", xlabel="update")
     panels[0].set_ylabel("gap Δ (bounds dashed)")
     panels[3].set_ylabel("rate η")
     panels[0].legend(loc="lower left")
+    return figure
+
+
+@picture("theorem-3-bounds", "mean gaps of Theorem 3 along five stochastic paths, with its bounds", paper="Theorem 3",
+         hours=0.01)  # fmt: skip
+def theorem_3_bounds(sources: Sources) -> Figure:
+    """Plot the mean gap until then of normSGD on a regression with a barrier, path by path, and check every claim."""
+    steps, generator = 3_000, torch.Generator().manual_seed(0)
+    rows = torch.randn(8, 4, generator=generator, dtype=torch.float64)
+    family = theory.regression_family(rows, torch.ones(4, dtype=torch.float64), theory.barrier(), scale=10.0)
+    x0 = family.point(0.95 * (2 / max(f.L for f in family.components)) ** 0.5, generator)  # inside of every barrier
+    D, t = family.radius(x0), np.arange(1, steps + 1)
+    rate = partial(theory.theorem_1_rate, K=family.K, D=D)
+    runs = [theory.descend(family, x0, rate, steps, generator=generator) for _ in range(5)]
+    theory.check_theorem_3(*runs)
+    figure, (axes,) = axes_of()
+    axes.plot(t, theory.theorem_3_uniform_bound(family.K, D, family.largest_gap(D), steps), color=GREY, linestyle="--",
+              label="bound by the largest gap")  # fmt: skip
+    axes.plot(t, theory.theorem_3_bound(np.stack([run.curvatures[:-1] for run in runs]), D), color=ORANGE,
+              linestyle="--", label="bound by the curvatures")  # fmt: skip
+    axes.plot(t, np.cumsum([run.gaps[:-1] for run in runs], axis=1).T / t[:, None], color=BLUE, linewidth=1)
+    axes.lines[-1].set_label("five paths")
+    axes.set(xscale="log", yscale="log", xlabel="update", ylabel="mean gap until then", title="Theorem 3")
+    axes.legend()
     return figure
 
 
@@ -161,11 +191,11 @@ def schedule_lion(sources: Sources) -> Figure:
 
 def curvature(run: Measured) -> Figure:
     """Plot K over the gap along a run, trimmed, and in its warm-up."""
-    shown = list(studies(run).items())[1::2]
+    shown = [(label, fits) for label, fits in studies(run).items() if label.startswith((TRIMMED, "warm-up"))]
     figure, panels = axes_of(columns=len(shown), width=4.6, height=3.6)
     for axes, (label, fits) in zip(panels, shown, strict=True):
         plot_study(fits, ax=axes)
-        axes.set_title(f"{run.name}, {label}")
+        axes.set_title(f"{run.name}, {label}", fontsize="small")
     return figure
 
 

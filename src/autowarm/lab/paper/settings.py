@@ -46,6 +46,9 @@ MAIN = _settings("main")  # figures warmup-sweep-124M, warmup-sweep-210M and abl
 ASSUMPTION = _settings("assumption")  # figures smoothness-lion and lips-muon-norm
 SWIN = _settings("swin")  # figure swin
 EVERY = _settings("every")  # of all runs, and of none of their keys
+SCRIPTS = _settings("scripts")  # what the authors' scheduler does otherwise than Algorithm 1, and no key sets
+# Of the curvature fits, by optimizer: the first and the last step of the points, and how many of them are fitted.
+WINDOWS = {one.when["optimizer.name"][0]: one.value for one in _settings("fits")}
 # The paper's numbers that smaller ones stand for, by scale and key.
 _STANDS_FOR = {(scale, one.key): one.value for one in _settings("stand-ins") for scale in one.when["scale"]}
 

@@ -11,7 +11,10 @@ from ..analysis import markdown
 from ..analysis.results import Results
 from ..config import LabError
 from ..training.metrics import read_identity, read_metrics
+from .settings import WINDOWS
 from .study import Study, study
+
+TRIMMED = "full run, 1st–99th percentile of K"
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,10 @@ def measured(results: Results) -> dict[str, Measured]:
 
 
 def studies(run: Measured) -> dict[str, Study]:
-    """Fit the whole run, the trimmed run, the part after warm-up, and the warm-up alone, if it has enough points.
+    """Fit the whole run, the trimmed run, the part after warm-up, the warm-up alone, and the authors' window.
 
-    During warm-up gaps are large and rates small. This is the part in which earlier work saw a line.
+    During warm-up gaps are large and rates small. This is the part in which earlier work saw a line. The last two are
+    left out if they have too few points.
 
     Raises:
         LabError: the run has too few finite points, for instance because it diverged.
@@ -65,16 +69,19 @@ def studies(run: Measured) -> dict[str, Study]:
     warmup, steps = run.warmup_steps, run.steps
     choices: dict[str, dict[str, Any]] = {
         "full run": {"trim": None},
-        "1st–99th percentile": {},
+        TRIMMED: {},
         f"steps {warmup}–{steps}, trimmed": {"window": (warmup, steps)},
         f"warm-up, steps 0–{warmup}, trimmed": {"window": (0, warmup)},
     }
+    first, last, count = WINDOWS.get(run.name, (0, math.inf, 0))
+    if last <= steps:
+        choices[f"the authors' window, steps {first}–{first + count}, trimmed"] = {"window": (first, first + count)}
     fits: dict[str, Study] = {}
     for name, options in choices.items():
         try:
             fits[name] = study(run.points, run.target_loss, **options)
         except ValueError as error:
-            if options.get("window") != (0, warmup):
+            if name in list(choices)[:3]:
                 raise LabError(f"{run.name}, {name}: {error}") from None
     return fits
 

@@ -81,15 +81,6 @@ class Study:
             )
         else:
             sentences.append("K falls as the gap falls, as assumed.")
-        if self.nonnegative.r2 < 0.5 * quadratic.r2:
-            sentences.append(
-                f"With K0, K1, K2 ≥ 0, as the theorems ask, R² falls to {max(self.nonnegative.r2, 0.0):.3f}."
-            )
-        if self.power is not None and self.power.coefficients[1] > 0:
-            end = ", the end of its range," if self.power.rho_at_end else ""
-            sentences.append(
-                f"With K0, Kρ ≥ 0 and ρ free, ρ = {self.power.rho:.2g}{end} fits best (R² {self.power.r2:.3f})."
-            )
         return " ".join(sentences)
 
     def __str__(self) -> str:
@@ -167,10 +158,10 @@ def study(
 def plot_study(study: Study, *, ax: "Axes | None" = None) -> "Axes":
     """Plot the points (Δ, K) coloured by step, the quadratic fit with its 95 % band, and the linear fit.
 
-    If the largest K is more than 30 times the smallest, its axis is logarithmic.
+    If the largest K is more than 30 times the smallest, its axis is logarithmic. The legend says which fit leaves it.
 
     Args:
-        found: the study to plot.
+        study: the study to plot.
         ax: matplotlib axes to draw on; None makes new ones.
 
     Raises:
@@ -179,19 +170,18 @@ def plot_study(study: Study, *, ax: "Axes | None" = None) -> "Axes":
     ax = axes_or_new(ax, 5.6, 3.8)
     dots = ax.scatter(study.gaps, study.smoothness, c=study.steps, s=9, alpha=0.7, linewidths=0, cmap="viridis")
     grid = np.linspace(study.gaps.min(), study.gaps.max(), 200)
-    low, high = bootstrap(study.gaps, study.quadratic, at=grid)[1]
-    ax.fill_between(grid, low, high, color=ORANGE, alpha=0.2, linewidth=0)
-    curve, line = study.quadratic, study.linear
-    ax.plot(grid, curve(grid), color=ORANGE, linewidth=2, label=f"quadratic, R² {curve.r2:.3f}")
-    ax.plot(grid, line(grid), color=INK, linewidth=1.3, linestyle="--", label=f"linear, R² {line.r2:.3f}")
+    ax.fill_between(grid, *bootstrap(study.gaps, study.quadratic, at=grid)[1], color=ORANGE, alpha=0.2, linewidth=0)
     # A fit may be far from the data where there are few points, so the points set the scale.
     top, bottom = study.smoothness.max(), study.smoothness.min()
     if 0 < bottom < top / _WIDE:
-        ax.set_yscale("log")
-        ax.set_ylim(bottom / 1.3, top * 1.3)
+        ax.set(yscale="log", ylim=(bottom / 1.3, top * 1.3))
     else:
         ax.set_ylim(max(0.0, bottom - 0.15 * (top - bottom)), top + 0.08 * (top - bottom))
         ax.ticklabel_format(axis="y", style="sci", scilimits=(-3, 4))
+    for name, color, width, style in (("quadratic", ORANGE, 2.0, "-"), ("linear", INK, 1.3, "--")):
+        one = getattr(study, name)
+        left = ", leaves the axis" if one(grid).min() < ax.get_ylim()[0] else ""
+        ax.plot(grid, one(grid), color=color, linewidth=width, linestyle=style, label=f"{name}, R² {one.r2:.3f}{left}")
     ax.set(xlabel=f"gap Δ = f(x) − {study.target_loss:.3g}", ylabel="curvature K = ‖Δ∇f‖⋆ / ‖Δx‖")
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize="small")

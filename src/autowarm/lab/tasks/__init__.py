@@ -5,7 +5,6 @@ With its config a task is a run, whose `identity` and id are here, too.
 - `corpora`: a run's `model` on its `data`, text or images.      - `small`: small tasks, a file each.
 - `recipes`: what the small ones are made of.      - `models`: networks.
 - `own`: a user's task, from `FILE.py:NAME` or from Python.      - `fingerprint`: what its code is.
-- `blame`: where in the user's code a mistake is.
 """
 
 import copy
@@ -19,7 +18,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -31,7 +30,9 @@ from ..config import LabError, RunConfig
 from ..errors import BrokenTask
 from ..files import sha256
 from ..registry import SMALL_TASKS
-from .blame import kind
+
+if TYPE_CHECKING:
+    from .own import PackedTask
 
 Batch = Any  # a tuple of tensors, except in a user's own task
 
@@ -41,9 +42,8 @@ class OwnTask(Protocol):
 
     Optional attributes:
 
-    - ``prepare(folder)``: writes what all runs share, such as pretrained weights, into an empty folder. It is called
-      once, on a copy of the task, before any run; afterwards ``self.folder`` is the folder's path. Later commands reuse
-      the folder and call `prepare` again only if the task or its folder has changed.
+    - ``prepare(folder)``: writes what all runs share, such as pretrained weights, into an empty folder, whose path is
+      ``self.folder`` afterwards. It is called once, on a copy of the task, unless the task or its folder has changed.
     - ``optimizers``: a mapping from names to functions (model, peak rate) → optimizer, in addition to the lab's names.
     - ``defaults``: values for keys of `autowarm.lab.config.CompareConfig`, such as ``{"rates": {"adamw": [1e-3]}}``.
     - ``scores(model, batch)``: returns a mapping from names to numbers, whose means over the validation batches are
@@ -93,46 +93,16 @@ class OwnTask(Protocol):
 
 @dataclass(frozen=True)
 class Drawn:
-    """Batches as a function of the step: a resumed run draws no earlier one, and a rank no rows but its own.
+    """Batches as a function of the step: a resumed run draws no earlier one, and a rank no rows but its own."""
 
-    Attributes:
-        after: (first step, rows of each global batch) → the batches from that step on.
-    """
-
-    after: Callable[[int, slice], Iterator[Batch]]
+    after: Callable[[int, slice], Iterator[Batch]]  # (first step, rows of each global batch) → those from there on
 
     def __iter__(self) -> Iterator[Batch]:
         return self.after(0, slice(None))
 
 
-class Source(Protocol):
-    """What makes the task of a run whose config names none of the lab's; it is sent to worker processes."""
-
-    @property
-    def name(self) -> str:
-        """The task's name."""
-
-    @property
-    def sha256(self) -> str:
-        """Hash of everything outside the lab that determines the task."""
-
-    @property
-    def file(self) -> str:
-        """The file of its code, beside which mistakes are looked for."""
-
-    @property
-    def attributes(self) -> Mapping[str, str]:
-        """A checksum of each of its attributes, files and folders."""
-
-    def make(self, config: RunConfig) -> "Task":
-        """Make the task in a run; its `sha256` is the source's."""
-
-
-def make_task(config: RunConfig, own: Source | None = None) -> "Task":
-    """Make the task of a run and prepare its data; LabError if these are missing.
-
-    `own` is the task's source if the config names none of the lab's.
-    """
+def make_task(config: RunConfig, own: "PackedTask | None" = None) -> "Task":
+    """Make the task of a run, a user's if there is one, and prepare its data; LabError if these are missing."""
     if own is not None:
         return own.make(config)
     if config.task is not None:
@@ -158,19 +128,13 @@ def code_fingerprint() -> str:
 
 def identity(run: RunConfig, task_sha256: str) -> dict[str, Any]:
     """Everything that determines a run's numbers. Runs with the same identity are the same run."""
-    return {
-        "config": dataclasses.asdict(run),
-        "corpus": task_sha256,
-        "code": code_fingerprint(),
-        "torch": version("torch"),
-        "transformers": version("transformers"),
-    }
+    versions = {package: version(package) for package in ("torch", "transformers")}
+    return {"config": dataclasses.asdict(run), "corpus": task_sha256, "code": code_fingerprint(), **versions}
 
 
 def run_id(who: Mapping[str, Any]) -> str:
     """A short hash of an identity."""
-    canonical = json.dumps(who, sort_keys=True, separators=(",", ":"))
-    return sha256(canonical.encode())[:12]
+    return sha256(json.dumps(who, sort_keys=True, separators=(",", ":")).encode())[:12]
 
 
 class Task:
@@ -185,8 +149,8 @@ class Task:
 
     def __init__(self, inner: Any, config: RunConfig, name: str, sha256: str = "", file: str | None = None) -> None:
         self.inner, self.config, self.name, self.sha256, self.file = inner, config, name, sha256, file
-        # The tokens, or images, of a step. A small task and a user's own have batches of their own size.
-        self.counted = None if config.task else config.batch_size * getattr(inner, "per_example", 1)
+        # The tokens, or images, of a step. A small task and a user's have batches of any size.
+        self.examples = None if config.task else config.batch_size * getattr(inner, "per_example", 1)
         # Whether the loss is in nats per token, so that its exponential is the perplexity.
         self.predicts_tokens: bool = getattr(inner, "predicts_tokens", False)
         self.first_bounds: bool = getattr(inner, "first_bounds", False)
@@ -197,7 +161,7 @@ class Task:
         self._seed(_MODEL, self.config.seed)
         model = self.inner.model()
         if not isinstance(model, nn.Module):
-            raise self._objection(f"model() must return a torch.nn.Module, got {kind(model)}")
+            raise self._objection(f"model() must return a torch.nn.Module, got {_kind(model)}")
         return model.train()
 
     def batches(self, first: int, rows: slice) -> Iterator[Batch]:
@@ -205,10 +169,9 @@ class Task:
         steps, seed = self.config.steps, self.config.seed if self.config.order is None else self.config.order
         self._seed(_TRAINING, seed, 0)
         source = self.inner.batches(seed)
-        drawn = isinstance(source, Drawn)
-        stream = source.after(first, rows) if drawn else iter(source)
-        for step in range(first if drawn else 0, steps):
-            # A stream may keep state from one batch to the next, so that those before `first` are drawn, too.
+        # A stream may keep state from one batch to the next, so that those before `first` are drawn, too.
+        begin, stream = (first, source.after(first, rows)) if isinstance(source, Drawn) else (0, iter(source))
+        for step in range(begin, steps):
             self._seed(_TRAINING, seed, step)
             batch = next(stream, _END)
             if batch is _END:
@@ -236,10 +199,10 @@ class Task:
         training = torch.is_grad_enabled()
         loss = self.inner.loss(model, batch)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise self._objection(f"loss() must return a one-element tensor, got {kind(loss)}")
+            raise self._objection(f"loss() must return a one-element tensor, got {_kind(loss)}")
         if training and not loss.requires_grad:
-            raise self._objection("loss() returned a tensor without a gradient: is it detached, or all of the model "
-                                          "frozen?")  # fmt: skip
+            why = "is it detached, or all of the model frozen?"
+            raise self._objection(f"loss() returned a tensor without a gradient: {why}")
         return loss.reshape(())
 
     def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -247,7 +210,7 @@ class Task:
         numbers: dict[str, Tensor] = {}
         if hasattr(self.inner, "scores"):
             numbers = {str(key): torch.as_tensor(value) for key, value in self.inner.scores(model, batch).items()}
-            if wrong := [f"{key!r}: {kind(value)}" for key, value in numbers.items() if value.numel() != 1]:
+            if wrong := [f"{key!r}: {_kind(value)}" for key, value in numbers.items() if value.numel() != 1]:
                 raise self._objection(f"scores() must return a number for each name, got {wrong[0]}")
         # A task of the lab's may score by another loss than it trains on; a user's is judged by its own.
         return numbers if "loss" in numbers and self.file is None else {**numbers, "loss": self.loss(model, batch)}
@@ -260,8 +223,8 @@ class Task:
         def moved(leaf: Any) -> Any:
             if isinstance(leaf, Tensor):
                 # Batches in pinned memory are copied while the device computes; others are copied as ever.
-                kind = dtype if leaf.is_floating_point() else None
-                return leaf.to(device, kind, non_blocking=device.type != "cpu")
+                wide = dtype if leaf.is_floating_point() else None
+                return leaf.to(device, wide, non_blocking=device.type != "cpu")
             if isinstance(leaf, MutableMapping):  # such as transformers' BatchEncoding
                 clone: Any = copy.copy(leaf)
                 clone.update({key: tree_map(moved, value) for key, value in leaf.items()})
@@ -275,7 +238,7 @@ class Task:
         """Make the task's own optimizer of this name."""
         optimizer = self.optimizers[name](model, lr)
         if not isinstance(optimizer, Optimizer):
-            raise self._objection(f"optimizers[{name!r}] must return a torch.optim.Optimizer, got {kind(optimizer)}")
+            raise self._objection(f"optimizers[{name!r}] must return a torch.optim.Optimizer, got {_kind(optimizer)}")
         return optimizer
 
     def _seed(self, *words: int) -> None:
@@ -284,6 +247,10 @@ class Task:
 
     def _objection(self, what: str) -> LabError:
         return BrokenTask(f"{f'{Path(self.file).name}: ' if self.file else ''}{what}")
+
+
+def _kind(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
 _END = object()

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..files import MARKER, sha256
 
 _LIBRARIES = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-_PACKAGE = Path(__file__).parents[2]
+_INSTALLED = (*_LIBRARIES, Path(__file__).parents[2])
 # Python's notes of where a class stands in its file, lists of its attributes in an order that varies, and its module,
 # which cloudpickle leaves out where a base holds the same object.
 _NOTES = ("__firstlineno__", "__static_attributes__", "__slotnames__", "__module__")
@@ -40,8 +40,7 @@ def is_users(module: str) -> bool:
 
 def is_installed(file: Path) -> bool:
     """Whether a file is part of Python, of an installed package, or of autowarm."""
-    installed = {"site-packages", "dist-packages"} & {*file.parts}
-    return bool(installed) or any(path in file.parents for path in (*_LIBRARIES, _PACKAGE))
+    return "site-packages" in file.parts or "dist-packages" in file.parts or not {*file.parents}.isdisjoint(_INSTALLED)
 
 
 class Pickler(cloudpickle.Pickler):
@@ -60,11 +59,7 @@ def _cached(function: Any, parameters: Any) -> Any:
 class _Hasher(Pickler):
     """A pickler whose bytes are equal in every process, wherever the code lies; nothing can be loaded from them."""
 
-    opaque: frozenset[int] = frozenset()
-
     def persistent_id(self, value: Any) -> Any:
-        if id(value) in self.opaque:
-            return "opaque"
         # A pickler refers back to an object that it has met, but not to an equal one; a class that was unpickled in
         # this process holds equal ones.
         if type(value) is str:
@@ -72,7 +67,7 @@ class _Hasher(Pickler):
         if type(value) is bytes:
             return b"bytes " + value
         if type(value) in (set, frozenset):  # their order depends on the process
-            return "set", sorted(_digest(item, self.opaque) for item in value)
+            return "set", sorted(map(_digest, value))
         if type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided:  # PyTorch pickles an address
             whole = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
             about = f"{type(value).__name__} {value.dtype} {tuple(value.shape)} {value.requires_grad}"
@@ -102,23 +97,17 @@ def _text(value: Any) -> str:
     return f"{type(value).__name__} {value!r}"
 
 
-def _digest(value: Any, opaque: frozenset[int] = frozenset()) -> str:
-    hasher = _Hasher(packed := io.BytesIO())
-    hasher.opaque = opaque
-    hasher.dump(value)
+def _digest(value: Any) -> str:
+    _Hasher(packed := io.BytesIO()).dump(value)
     return sha256(packed.getvalue())
 
 
-def fingerprint(value: Any, opaque: Iterable[Any] = ()) -> str | None:
-    """Return a hex digest of what an object pickles to, the same in every process; None if it cannot be hashed.
-
-    Args:
-        opaque: objects whose values do not count.
-    """
+def fingerprint(value: Any) -> str:
+    """Return a digest of what an object pickles to, the same in every process; a new one if it cannot be hashed."""
     try:
-        return _digest(value, frozenset(map(id, opaque)))
+        return _digest(value)[:12]
     except Exception:  # an object's own pickling may raise anything
-        return None
+        return secrets.token_hex(6)
 
 
 def files_of(files: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -137,12 +126,12 @@ def files_of(files: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
             name = path.relative_to(folder).as_posix()
             try:
                 state = path.stat()
-                known = f"{state.st_size} {state.st_mtime_ns}"
+                checksum = f"{state.st_size} {state.st_mtime_ns}"
                 if path.suffix == ".py":
-                    known = code[str(path)] = sha256(path)
+                    checksum = code[str(path)] = sha256(path)
             except OSError:  # what cannot be read is new at every start
-                known = secrets.token_hex(32)
-            entries.setdefault(name.partition("/")[0], []).append(f"{name} {known}")
+                checksum = secrets.token_hex(32)
+            entries.setdefault(name.partition("/")[0], []).append(f"{name} {checksum}")
     return {name: sha256("\n".join(sorted(lines)).encode())[:12] for name, lines in entries.items()}, code
 
 

@@ -22,20 +22,11 @@ def llama(config: ModelConfig, seed: int) -> nn.Module:
     import transformers  # slow to import, so imported only here
 
     shape = transformers.LlamaConfig(
-        vocab_size=config.vocab_size,
-        hidden_size=config.width,
-        intermediate_size=config.ff,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        num_key_value_heads=config.heads,
-        max_position_embeddings=config.seq_len,
-        initializer_range=config.init_scale / math.sqrt(config.width),
-        rms_norm_eps=config.norm_eps,
-        tie_word_embeddings=True,
-        use_cache=False,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
+        vocab_size=config.vocab_size, hidden_size=config.width, intermediate_size=config.ff,
+        num_hidden_layers=config.layers, num_attention_heads=config.heads, num_key_value_heads=config.heads,
+        max_position_embeddings=config.seq_len, initializer_range=config.init_scale / math.sqrt(config.width),
+        rms_norm_eps=config.norm_eps, tie_word_embeddings=True, use_cache=False, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: Any = transformers.LlamaForCausalLM(shape)
@@ -43,8 +34,12 @@ def llama(config: ModelConfig, seed: int) -> nn.Module:
             if config.scaled_residual:
                 for writes in (layer.self_attn.o_proj, layer.mlp.down_proj):  # to the residual stream
                     writes.weight.detach().mul_(1 / math.sqrt(2 * config.layers))
-            if config.fused_qkv:
-                _fuse_qkv(layer.self_attn)
+            if config.fused_qkv:  # one matrix ``qkv``, with q on top
+                parts = [getattr(layer.self_attn, name).weight.detach() for name in _QKV]
+                layer.self_attn.qkv = whole = nn.Linear(config.width, 3 * config.width, bias=False, device="meta")
+                whole.weight = nn.Parameter(torch.cat(parts))
+                for index, name in enumerate(_QKV):
+                    setattr(layer.self_attn, name, _Rows(whole, index))
     return model
 
 
@@ -60,16 +55,6 @@ class _Rows(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.whole[0].weight.chunk(len(_QKV))[self.index])
-
-
-def _fuse_qkv(attention: Any) -> None:
-    """Keep the weights of q, k and v in one matrix, ``qkv``, with q on top."""
-    parts = [getattr(attention, name).weight for name in _QKV]
-    whole = nn.Linear(parts[0].shape[1], sum(len(part) for part in parts), bias=False, device="meta")
-    whole.weight = nn.Parameter(torch.cat([part.detach() for part in parts]))
-    attention.qkv = whole
-    for index, name in enumerate(_QKV):
-        setattr(attention, name, _Rows(whole, index))
 
 
 def _unfused(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -152,13 +137,9 @@ def token_logits(model: nn.Module, batch: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
-    """Write `model.safetensors` and a `config.json`.
+    """Write `model.safetensors` and a `config.json`, for `from_pretrained` of a LLaMA or `timm.create_model`.
 
-    `AutoModelForCausalLM.from_pretrained` loads a LLaMA's files. A classifier's config holds timm's architecture and
-    the other arguments that `timm.create_model` needs.
-
-    Args:
-        state: the full weights, if the model itself holds only shards of them.
+    `state` is the full weights, if the model itself holds only shards of them.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix=".weights-") as scratch:
         _save(model, Path(scratch), state)  # transformers deletes what looks like weights beside its own

@@ -4,15 +4,16 @@ cloudpickle sends the object to worker processes by value, so a class defined in
 file. A mistake in the task is reported as one line that names the place in the user's code.
 """
 
+import copy
 import dataclasses
 import importlib.util
 import inspect
 import io
 import json
-import secrets
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import traceback
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +26,11 @@ from autowarm._torch.undisturbed import generators, set_generators
 
 from ..config import CompareConfig, LabError, RunConfig, UsageError, nearest
 from ..config.build import converted, leaves, merged, nested, plain, read_yaml
-from ..errors import as_usage_error
+from ..errors import BrokenTask, as_usage_error
 from ..files import claim, locked, sha256
 from ..registry import OPTIMIZERS, check
 from . import PREPARING, Task, seed_all
-from .blame import blamed, said
-from .fingerprint import Pickler, files_of, fingerprint, is_users
+from .fingerprint import Pickler, files_of, fingerprint, is_installed, is_users
 
 _METHODS = ("model", "batches", "loss", "validation")
 _APART = frozenset({"defaults", "folder"})  # attributes on which no run's numbers depend
@@ -39,7 +39,7 @@ _PREPARED = ".prepared"  # marks a finished `prepare`
 
 @dataclass(frozen=True)
 class PackedTask:
-    """A user's task, ready to be sent to other processes; a `Source`."""
+    """A user's task, ready to be sent to other processes."""
 
     name: str
     sha256: str  # of all that it is made of
@@ -50,6 +50,11 @@ class PackedTask:
     attributes: Mapping[str, str]  # a checksum of each of its attributes, and of each file and folder beside its code
     beside: Mapping[str, str]  # the Python files there, which workers import, and their checksums
     folder: Path | None = None  # the folder that its `prepare` filled
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """What `results.json` says of its data."""
+        return {"name": self.name, "sha256": self.sha256, "own": True}
 
     @property
     def key(self) -> str:
@@ -82,15 +87,41 @@ class PackedTask:
         return dataclasses.replace(self, folder=place)
 
     def check_optimizers(self, chosen: Mapping[str, Mapping[str, Any]], key: str) -> None:
-        """Check that each optimizer under this key is the task's or the lab's; only the lab makes one with options.
-
-        The task makes its own of a model and a rate alone. UsageError suggests the nearest name.
-        """
+        """Check that each optimizer under this key is the task's or the lab's; only the lab makes one with options."""
         for name, options in chosen.items():
             with as_usage_error():
                 check(key, name, [*self.optimizers, *OPTIMIZERS], "optimizer")
             if options and name in self.optimizers:
                 raise UsageError(f"the task makes the optimizer {name!r} itself: set {', '.join(options)} there")
+
+
+@contextmanager
+def blamed(file: str, *passing: type[Exception]) -> Iterator[None]:
+    """Turn an exception of the user's code into one line that names the last place there.
+
+    The user's code is that in the task's file, and in its folder and below. An exception that passed through none of it
+    is ours or the system's, and goes on unchanged, as those in `passing` do.
+    """
+    try:
+        yield
+    except (LabError, *passing):  # type: ignore[misc]
+        raise
+    except (Exception, SystemExit) as error:
+        lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+        if isinstance(error, SyntaxError) and error.filename:
+            lines.append((error.filename, error.lineno))
+        paths, folder = [(Path(name), line) for name, line in lines], Path(file).parent
+        places = [
+            f"{path.name}:{line}" for path, line in paths
+            if path == Path(file) or (path.is_absolute() and folder in path.parents and not is_installed(path))
+        ]  # fmt: skip
+        if not places:
+            raise
+        raise BrokenTask(f"{places[-1]}: {type(error).__name__}: {_one_line(error)}") from error
+
+
+def _one_line(value: object) -> str:
+    return " ".join(str(value).split())[:500]
 
 
 @contextmanager
@@ -105,12 +136,7 @@ def _seeded() -> Iterator[None]:
 
 
 def load(place: str) -> Any:
-    """Load the object ``NAME`` of ``FILE.py:NAME``; a class is called without arguments. All generators are seeded.
-
-    Raises:
-        UsageError: there is no such file or name.
-        LabError: the file fails; the message names the line.
-    """
+    """Load the object ``NAME`` of ``FILE.py:NAME``; a class is called without arguments. All generators are seeded."""
     path, _, name = place.rpartition(":")
     file = Path(path).resolve()
     if not name.isidentifier() or file.suffix != ".py":
@@ -134,38 +160,31 @@ def load(place: str) -> Any:
 
 
 def defaults(task: Any) -> dict[str, Any]:
-    """Return the defaults of `CompareConfig`'s keys: the task's own, otherwise those of the preset `own`.
-
-    Raises:
-        UsageError: the task's `defaults` contain an unknown key.
-    """
-    given, name = getattr(task, "defaults", {}), getattr(task, "__name__", type(task).__name__)
-    if not isinstance(given, Mapping):
-        raise UsageError(f"defaults of the task {name} must be keys and values, got {given!r}")
-    given = nested(plain(given))
+    """Return the defaults of `CompareConfig`'s keys: the task's, otherwise those of the preset `own`."""
+    values, name = getattr(task, "defaults", {}), getattr(task, "__name__", type(task).__name__)
+    source = f"defaults of the task {name}"
+    if not isinstance(values, Mapping):
+        raise UsageError(f"{source} must be keys and values, got {values!r}")
+    values = nested(plain(values))
     with as_usage_error():
-        source = f"defaults of the task {name}"
-        converted(leaves(given, CompareConfig, source), CompareConfig, source)
-    usual: dict[str, list[float]] = {} if getattr(task, "optimizers", None) else {"adamw": [1e-3]}
-    return {"rates": usual, **merged(read_yaml("own")[0], given)}
+        converted(leaves(values, CompareConfig, source), CompareConfig, source)
+    rates: dict[str, list[float]] = {} if getattr(task, "optimizers", None) else {"adamw": [1e-3]}
+    return {"rates": rates, **merged(read_yaml("own")[0], values)}
 
 
-def bring(
-    task: Any, config: CompareConfig, folder: Path, optimizers: Iterable[str]
-) -> tuple[CompareConfig, PackedTask]:
-    """Put the task into a config's `run`, and pack it for other processes; it prepares itself in the folder.
+def bring(task: Any, config: CompareConfig) -> tuple[CompareConfig, PackedTask]:
+    """Put the task into a config's `run`, and pack it for other processes; it prepares itself in the config's folder.
 
     Raises:
         LabError: the task is broken, an optimizer is unknown, or the run sets what the task brings.
     """
-    own, options = pack(task), config.options
-    own.check_optimizers({name: config.run.optimizer.options | options.get(name, {}) for name in optimizers}, "rates")
+    own, options, folder = pack(task), config.options, Path(config.out)
+    own.check_optimizers({name: config.run.optimizer.options | options.get(name, {}) for name in config.rates}, "rates")
     own.check_optimizers({name: {} for name in options}, "options")
     with as_usage_error("run: "):  # before the task is prepared, which may take long
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key))
     claim(folder)
-    own = own.prepared(folder / "task")
-    return dataclasses.replace(config, run=dataclasses.replace(config.run, task=own.key)), own
+    return config, own.prepared(folder / "task")
 
 
 def pack(task: Any) -> PackedTask:
@@ -179,24 +198,21 @@ def pack(task: Any) -> PackedTask:
     optimizers = getattr(task, "optimizers", {})
     if not isinstance(optimizers, Mapping) or not all(map(callable, optimizers.values())):
         raise LabError(f"optimizers of the task {name} must map names to functions (model, peak "
-                       f"rate) → optimizer, got {said(optimizers)}")  # fmt: skip
+                       f"rate) → optimizer, got {_one_line(optimizers)}")  # fmt: skip
     # The files of its code, under the names that tracebacks use.
     codes = (getattr(inspect.unwrap(getattr(task, method)), "__code__", None) for method in _METHODS)
     files = [code.co_filename for code in codes if code]
-    values = getattr(task, "__dict__", {})
-    with _by_value(sys.modules.get(type(task).__module__)):
-        packed = _pickled(task)
-        whole = _known(task, [values[key] for key in _APART & values.keys()])
-        attributes = {key: _known(value) for key, value in values.items() if key not in _APART}
-    entries, beside = files_of([*files, getattr(sys.modules.get(type(task).__module__), "__file__", None) or ""])
+    bare = copy.copy(task)
+    for key in _APART & getattr(bare, "__dict__", {}).keys():
+        del vars(bare)[key]
+    module = sys.modules.get(type(task).__module__)
+    with _by_value(module):
+        packed, whole = _pickled(task), fingerprint(bare)
+        attributes = {key: fingerprint(value) for key, value in getattr(bare, "__dict__", {}).items()}
+    entries, beside = files_of([*files, getattr(module, "__file__", None) or ""])
     code = sha256(json.dumps([whole, sorted(entries.items())]).encode())
     return PackedTask(name, code, next(iter(files), ""), tuple(optimizers), hasattr(task, "prepare"), packed,
                       attributes | entries, beside)  # fmt: skip
-
-
-def _known(value: Any, apart: Iterable[Any] = ()) -> str:
-    """A checksum of a value. One that cannot be hashed is new at every start."""
-    return (fingerprint(value, apart) or secrets.token_hex(32))[:12]
 
 
 @contextmanager
@@ -217,6 +233,6 @@ def _pickled(task: Any) -> bytes:
         Pickler(packed := io.BytesIO()).dump(task)
         return packed.getvalue()
     except Exception as error:  # an object's own pickling may raise anything
-        raise LabError(f"the task {type(task).__name__} cannot be sent to other processes "
-                       f"({said(error)}): make locks, open files and generators in its methods, not as attributes or "
-                       "globals") from error  # fmt: skip
+        how = "make locks, open files and generators in its methods, not as attributes or globals"
+        name = type(task).__name__
+        raise LabError(f"the task {name} cannot be sent to other processes ({_one_line(error)}): {how}") from error

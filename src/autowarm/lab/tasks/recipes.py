@@ -47,11 +47,11 @@ def generator(*key: int) -> np.random.Generator:
 
 
 class Block(nn.Module):
-    """Attention and a two-layer MLP, each with a residual and a LayerNorm, before it ("pre") or after the sum."""
+    """Attention and a two-layer MLP, each behind a LayerNorm and with a residual."""
 
-    def __init__(self, width: int, heads: int, *, causal: bool, norm: str) -> None:
+    def __init__(self, width: int, heads: int, *, causal: bool) -> None:
         super().__init__()
-        self.heads, self.causal, self.norm = heads, causal, norm
+        self.heads, self.causal = heads, causal
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         self.up = nn.Linear(width, 4 * width, bias=False)
@@ -59,32 +59,22 @@ class Block(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.norm == "pre":
-            x = x + self.attend(self.norm1(x))
-            return x + self.transform(self.norm2(x))
-        x = self.norm1(x + self.attend(x))
-        return self.norm2(x + self.transform(x))
-
-    def attend(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=self.causal).transpose(1, 2).flatten(2))
-
-    def transform(self, x: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(x)))
+        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)  # (batch, heads, length, width/heads)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
 class Transformer(nn.Module):
     """Map tokens or patches to logits: at every position if causal, otherwise from the mean over positions."""
 
-    def __init__(
-        self, inputs: int, outputs: int, length: int, *, width: int, depth: int, causal: bool, norm: str = "pre"
-    ) -> None:
+    def __init__(self, inputs: int, outputs: int, length: int, *, width: int, depth: int, causal: bool) -> None:
         super().__init__()
         self.embed = nn.Embedding(inputs, width) if causal else nn.Linear(inputs, width)
         self.position = nn.Parameter(0.02 * torch.randn(length, width))
         heads = max(1, width // 16)
-        self.blocks = nn.Sequential(*(Block(width, heads, causal=causal, norm=norm) for _ in range(depth)))
-        self.norm = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
+        self.blocks = nn.Sequential(*(Block(width, heads, causal=causal) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, outputs, bias=False)
         self.causal = causal
         for module in self.modules():

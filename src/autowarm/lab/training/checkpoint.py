@@ -29,13 +29,12 @@ import yaml
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 from autowarm.rate.restore import Snapshot
 
 from ..config import LabError, RunConfig, differences
 from ..files import MARKER, claim, free, is_ours, read_object, sha256, within, write_atomically, write_json
-from ..tasks.fingerprint import fingerprint, is_users
 from .metrics import log_checksum, read_identity, read_metrics, read_result
 from .parallel import Ranks
 
@@ -47,7 +46,6 @@ _NAME = re.compile(r"\.?checkpoint-(\d{8,})")  # hidden while it is being writte
 # What a run that begins with the checkpoint of another one may do otherwise.
 _MAY_DIFFER = ("optimizer.lr", "schedule.options", "clip", "seed", "order", "checkpoint_every", "engine")
 _COPY = "copy."  # the beginning of the names of what the guard goes back to
-_PYTORCHS = {*vars(nn.Module()), *vars(SGD([torch.zeros(1)])), "step", "_opt_called"}
 _EXTRA = "_extra_state"  # the end of PyTorch's keys for what a module's `get_extra_state` returns, of any type
 
 
@@ -63,8 +61,8 @@ class Checkpoints:
         self.folder, self.ranks, self.run, self.keep = folder, ranks, run, keep
         self._group: Any = dist.new_group(backend="gloo") if ranks.world > 1 else None  # its messages need no GPU
         if ranks.rank == 0:
-            for left in own_checkpoints(folder, hidden=True):
-                shutil.rmtree(left)  # left by a crash
+            for incomplete in own_checkpoints(folder, hidden=True):  # left by a crash
+                shutil.rmtree(incomplete)
 
     def save(
         self, step: int, model: nn.Module, optimizer: Optimizer, rest: Mapping[str, Any], guard: Any = None
@@ -116,10 +114,8 @@ class Checkpoints:
                 shutil.rmtree(scratch, ignore_errors=True)
             causes = [cause for cause, _ in error.failures.values()] if hasattr(error, "failures") else [error]
             room = shutil.disk_usage(self.folder).free
-            raise LabError(
-                f"{scratch.name[1:]} cannot be written: {causes[0]} ({room} bytes are free there now); earlier "
-                "checkpoints are intact"
-            ) from error
+            raise LabError(f"{scratch.name[1:]} cannot be written: {causes[0]} ({room} bytes are free there now); "
+                           "earlier checkpoints are intact") from error  # fmt: skip
 
     def _begin(self, step: int) -> Path:
         scratch = self._place(".checkpoint", step)
@@ -137,10 +133,7 @@ class Checkpoints:
 
         Checkpoints that are damaged, of other runs, or of another log than the folder's are set aside, with a message.
         `start` is another run's checkpoint, to be loaded where this run has none; then the rest says that the run
-        `begins` there.
-
-        Raises:
-            LabError: a checkpoint is of another schema, or holds weights that a new model has not.
+        `begins` there. LabError if one is of another schema, or holds weights that a new model has not.
         """
         name = self.ranks.first(self._newest)
         path = start if name is None else self.folder / name
@@ -153,8 +146,6 @@ class Checkpoints:
             self._fill(model, optimizer, reader, copied_rest, _COPY)
             rest["copy"] = update, Snapshot(optimizer, model), average
         self._fill(model, optimizer, reader, rest)
-        warn_of_changed(rest["attributes"], attributes(model, optimizer), "not as when the run stopped, because a "
-                        "checkpoint holds weights and buffers only")  # fmt: skip
         return {**rest, "begins": name is None}
 
     def _fill(
@@ -166,7 +157,12 @@ class Checkpoints:
         for name, about in reader.read_metadata().state_dict_metadata.items():
             key = name.removeprefix(prefix) if name.startswith(prefix) else ""
             if key.startswith("optimizer."):
-                tensors[name] = _place_for(about, params[int(key.split(".")[1])], rest["devices"][key])
+                param, device, dtype = params[int(key.split(".")[1])], rest["devices"][key], about.properties.dtype
+                if about.size == param.shape and device == param.device.type:  # sharded as the parameter is
+                    tensors[name] = torch.zeros_like(param, dtype=dtype, requires_grad=False)
+                else:
+                    place = param.device if device != "cpu" else "cpu"
+                    tensors[name] = torch.zeros(about.size, dtype=dtype, device=place)
             elif key.startswith("model."):
                 saved = torch.empty(about.size, dtype=about.properties.dtype, device="meta")
                 check_alike(key.removeprefix("model."), saved, tensors.get(name))
@@ -245,19 +241,14 @@ def resume_or_claim(folder: Path, run: str, who: dict[str, Any]) -> dict[str, An
             return read_result(folder, run) if (folder / "result.json").exists() else None
         # A config alone is no run: it is written before a wrong model fails.
         if (folder / "result.json").exists() or own_checkpoints(folder) or read_metrics(folder):
-            raise LabError(
-                f"{folder} holds another run ({'; '.join(changed)}): choose another folder with --out, or delete it"
-            )
+            listed = "; ".join(changed)
+            raise LabError(f"{folder} holds another run ({listed}): choose another folder with --out, or delete it")
     write_atomically(folder / "config.yaml", yaml.safe_dump(who, sort_keys=False, allow_unicode=True))
     return None
 
 
 def origin(path: Path, config: RunConfig) -> str:
-    """Name the run and the update of a checkpoint with which another run may begin.
-
-    Raises:
-        LabError: it is not intact, or not in the folder of a run that differs from the new one in what it may.
-    """
+    """Name the run and the update of a checkpoint with which this run may begin; LabError if it may not."""
     manifest = intact(path)
     if manifest is None:
         raise LabError(f"--resume-from {path} is no intact checkpoint: give a folder checkpoint-… in a run's folder")
@@ -269,10 +260,8 @@ def origin(path: Path, config: RunConfig) -> str:
     changed = differences(identity["config"], json.loads(json.dumps(dataclasses.asdict(config))))
     higher = config.optimizer.lr > identity["config"]["optimizer"]["lr"]
     if others := [one for one in changed if higher or not one.startswith(_MAY_DIFFER)]:
-        raise LabError(
-            f"--resume-from {path}: a run that goes on from there may have a lower optimizer.lr, and other values of "
-            f"{', '.join(_MAY_DIFFER[1:])}, but not {'; '.join(others)}"
-        )
+        raise LabError(f"--resume-from {path}: a run that goes on from there may have a lower optimizer.lr, and other "
+                       f"values of {', '.join(_MAY_DIFFER[1:])}, but not {'; '.join(others)}")  # fmt: skip
     return f"update {manifest['step']} of {manifest['run']}"
 
 
@@ -308,13 +297,6 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     return separate
 
 
-def _place_for(about: Any, param: Tensor, device: str) -> Tensor:
-    """A tensor to load an optimizer's state into, sharded like its parameter if it has the same shape."""
-    if about.size == param.shape and device == param.device.type:
-        return torch.zeros_like(param, dtype=about.properties.dtype, requires_grad=False)
-    return torch.zeros(about.size, dtype=about.properties.dtype, device=param.device if device != "cpu" else "cpu")
-
-
 # What it holds of a model and an optimizer.
 
 
@@ -333,18 +315,12 @@ def collect(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Any], dic
         buffer.seek(0)
         # What `load`, which runs no code of a checkpoint, would refuse.
         if refused := torch.serialization.get_unsafe_globals_in_checkpoint(buffer):
-            raise LabError(
-                f"{name}: a checkpoint cannot hold what this module's get_extra_state returns ({', '.join(refused)}). "
-                "Let it return tensors, numbers, text, or lists and dictionaries of them"
-            )
-    return tensors, {
-        "groups": state["param_groups"],
-        "plain": plain,
-        "devices": {key: value.device.type for key, value in tensors.items()},
-        "extra": extra,
-        "buffers": buffers_of(model),
-        "attributes": attributes(model, optimizer),
-    }
+            raise LabError(f"{name}: a checkpoint cannot hold what this module's get_extra_state returns "
+                           f"({', '.join(refused)}). Let it return tensors, numbers, text, or lists and dictionaries "
+                           "of them")  # fmt: skip
+    devices = {key: value.device.type for key, value in tensors.items()}
+    return tensors, {"groups": state["param_groups"], "plain": plain, "devices": devices, "extra": extra,
+                     "buffers": buffers_of(model)}  # fmt: skip
 
 
 def buffers_of(model: nn.Module) -> dict[str, Tensor]:
@@ -359,23 +335,3 @@ def check_alike(name: str, saved: Tensor | None, new: Tensor | None) -> None:
     if words[0] != words[1]:
         raise LabError(f"{name}: the checkpoint holds {words[0]}, and a new model {words[1]}: make it in the model's "
                        "constructor, in its final shape")  # fmt: skip
-
-
-def attributes(model: nn.Module, optimizer: Optimizer) -> dict[str, str]:
-    """Checksums of what the user's modules, and an optimizer of theirs, hold beside tensors, modes and options."""
-    parts = [*model.modules(), *model.parameters()]
-    return {
-        f"{place}.{name}".lstrip("."): checksum
-        for place, owner in (*model.named_modules(), ("the optimizer", optimizer))
-        if is_users(type(owner).__module__)
-        for name, value in vars(owner).items()
-        if name not in _PYTORCHS and not type(value).__module__.startswith("autowarm.")
-        and (checksum := fingerprint(value, parts)) is not None
-    }  # fmt: skip
-
-
-def warn_of_changed(before: Mapping[str, str], after: Mapping[str, str], why: str) -> None:
-    """Warn of attributes that are not as they were, by name."""
-    if names := sorted(name for name in {**before, **after} if before.get(name) != after.get(name)):
-        text = f"{', '.join(names)}: {why}. If training depends on it, keep it in a buffer of its module"
-        warnings.warn(text, stacklevel=2)

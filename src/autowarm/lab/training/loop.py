@@ -44,19 +44,10 @@ from ..errors import as_usage_error
 from ..files import locked, sha256, write_json
 from ..processes import Interrupted, Stop
 from ..registry import SCHEDULES
-from ..tasks import Batch, Source, Task, identity, make_task, run_id
-from ..tasks.blame import blamed
+from ..tasks import Batch, Task, identity, make_task, run_id
 from ..tasks.models import save_weights
-from .checkpoint import (
-    Checkpoints,
-    attributes,
-    origin,
-    own_checkpoints,
-    resume_or_claim,
-    step_of,
-    warn_of_changed,
-    whole_weights,
-)
+from ..tasks.own import PackedTask, blamed
+from .checkpoint import Checkpoints, origin, own_checkpoints, resume_or_claim, step_of, whole_weights
 from .metrics import MetricsLog, OnStep, Progress, finite, read_metrics, write_log
 from .optimizers import evaluating, unchanged
 from .parallel import Ranks, joined
@@ -66,27 +57,23 @@ from .sharpness import sharpness
 
 logger = logging.getLogger(__name__)
 
-_KEPT = ("model.safetensors", "metrics.jsonl")  # files whose checksums the result holds
+_CHECKED = ("model.safetensors", "metrics.jsonl")  # files whose checksums the result holds
 # A loss above this many times the first one ends the run as diverged.
 _EXPLODED = 10.0
 _LARGEST_EXPONENT = math.log(sys.float_info.max)
 
 
 def train(
-    config: RunConfig,
-    folder: Path,
-    on_step: OnStep | None = None,
-    stop: Stop | None = None,
-    own: Source | None = None,
-    resume_from: Path | None = None,
-) -> dict[str, Any]:
+    config: RunConfig, folder: Path, on_step: OnStep | None = None, stop: Stop | None = None,
+    own: PackedTask | None = None, resume_from: Path | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Train one run to its end. If the folder holds an unfinished run, resume it.
 
     Args:
         folder: the run's folder, created if needed; the same on all ranks.
         on_step: called after each step. If it returns True, the run stops there, and a later call can resume it.
         stop: catches signals for the run.
-        own: the source of the task, if the config names none of the lab's.
+        own: the user's task, if the config names none of the lab's.
         resume_from: the checkpoint of another run, with which this one begins; see `checkpoint.origin`.
 
     Returns:
@@ -98,7 +85,7 @@ def train(
     """
     with joined(config.engine) as ranks, ExitStack() as contexts:
         if own is not None:
-            contexts.enter_context(blamed(own.file, passing=(Interrupted,)))
+            contexts.enter_context(blamed(own.file, Interrupted))
         if ranks.world > 1:
             ranks.agree(identity(config, ""))
         if config.task is not None and ranks.world > 1:
@@ -169,28 +156,21 @@ class _Run:
         broken = not scores["loss"] <= self._bound(_EXPLODED)
         progress.diverged |= not scores["loss"] <= self._bound(1.0)  # also diverged: worse than before training
         stays = progress.diverged and engine.keep_weights  # to go on from a checkpoint at a lower rate
+        size, recent = self.task.examples, log.losses[-max(1, config.steps // 20) :]  # empty: update 1 diverged
         result = {
-            "id": self.name,
-            "cell": {"task": self.task.name, **config.cell},
-            "optimizer": config.optimizer.name,
+            "id": self.name, "cell": {"task": self.task.name, **config.cell}, "optimizer": config.optimizer.name,
             "schedule": config.schedule.kind,
-            "warmup_steps": warmup_length(config.schedule, self.scheduler, progress.step),
-            "seed": config.seed,
+            "warmup_steps": warmup_length(config.schedule, self.scheduler, progress.step), "seed": config.seed,
             "first_loss": finite(progress.first_loss),
-            "train_loss": finite(log.recent_loss(max(1, config.steps // 20))),
+            "train_loss": math.fsum(recent) / len(recent) if recent and all(map(math.isfinite, recent)) else None,
             "val_loss": finite(scores.pop("loss")),
             "metric": {key: finite(value) for key, value in scores.items()},
-            "switched_at": progress.switched_at,
-            "ended_by": progress.ended_by,
-            "diverged": progress.diverged,
+            "switched_at": progress.switched_at, "ended_by": progress.ended_by, "diverged": progress.diverged,
             **({"curvature_above": log.curvature_above()} if engine.curvature_every else {}),
-            "seconds": round(progress.seconds, 3),
-            "eval_seconds": round(progress.eval_seconds, 3),
-            "tokens_per_second": (
-                None if self.task.counted is None else round(progress.step * self.task.counted / progress.seconds, 1)
-            ),
+            "seconds": round(progress.seconds, 3), "eval_seconds": round(progress.eval_seconds, 3),
+            "tokens_per_second": round(progress.step * size / progress.seconds, 1) if size and recent else None,
             "warnings": progress.warnings,
-        }
+        }  # fmt: skip
         if stays:
             earlier = [path.name for path in own_checkpoints(self.folder) if step_of(path) != config.steps]
             result["resume_from"] = earlier[-1] if earlier else None
@@ -200,7 +180,7 @@ class _Run:
             if self.ranks.rank == 0:
                 if keeps_weights:
                     save_weights(self.model, self.folder, weights)
-                result["files"] = {name: sha256(path) for name in _KEPT if (path := self.folder / name).exists()}
+                result["files"] = {name: sha256(path) for name in _CHECKED if (path := self.folder / name).exists()}
                 write_json(self.folder / "result.json", result)
             if not stays:
                 self.checkpoints.drop()
@@ -218,7 +198,7 @@ class _Run:
             self.ranks.seed(int(words.generate_state(1)[0]))
             batch = next(batches)
             try:
-                loss, norm, progress.lr = self._update(batch)
+                loss, grad_norm, progress.lr = self._update(batch)
             except Diverged as error:  # by max_nonfinite, the schedule's or the optimizer's
                 progress.diverged = True
                 progress.warnings.append(str(error))
@@ -226,16 +206,16 @@ class _Run:
 
             progress.step += 1
             # A step waits for the device only here.
-            numbers = torch.stack((loss, norm.to(loss.dtype))).tolist()
-            progress.loss, norm_seen = self.ranks.mean(*numbers)
-            progress.grad_norm = norm_seen if config.clip else math.nan
+            numbers = torch.stack((loss, grad_norm.to(loss.dtype))).tolist()
+            progress.loss, norm = self.ranks.mean(*numbers)
+            progress.grad_norm = norm if config.clip else math.nan
             progress.seconds = time.perf_counter() - clock - progress.eval_seconds
             if not math.isfinite(progress.first_loss):
                 progress.first_loss = progress.loss
             if progress.switched_at is None and getattr(self.scheduler, "phase", None) == "decay":
                 progress.switched_at, progress.ended_by = progress.step, self.scheduler.ended_by
             if not recovers(config.schedule):  # one that does has its own limit
-                if not math.isfinite(progress.loss) or not math.isfinite(norm_seen):
+                if not math.isfinite(progress.loss) or not math.isfinite(norm):
                     # Unless our optimizer has skipped the update; after too many in a row it raises Diverged.
                     before, self.skipped = self.skipped, getattr(self.optimizer, "skipped_updates", 0)
                     progress.diverged = self.skipped <= before
@@ -263,13 +243,12 @@ class _Run:
     def _state_of_schedule(self) -> dict[str, float | int | str]:
         """The schedule's state for the log, of ours alone, and how many updates our optimizer has skipped, if any."""
         skipped = getattr(self.optimizer, "skipped_updates", 0)
-        counted: dict[str, float | int | str] = {"skipped_updates": skipped} if skipped else {}
-        if not isinstance(self.scheduler, AdaptiveWarmup):
-            return counted
-        ended_by = self.scheduler.ended_by
-        return (
-            counted | loggable_metrics(self.scheduler) | ({} if ended_by is None else {"autowarm/ended_by": ended_by})
-        )
+        state: dict[str, float | int | str] = {"skipped_updates": skipped} if skipped else {}
+        if isinstance(self.scheduler, AdaptiveWarmup):
+            state |= loggable_metrics(self.scheduler)
+            if self.scheduler.ended_by is not None:
+                state["autowarm/ended_by"] = self.scheduler.ended_by
+        return state
 
     def _bound(self, share: float) -> float:
         """Return the largest loss that does not count as divergence: `share` × the first, if `first_bounds` is set."""
@@ -297,12 +276,10 @@ class _Run:
 
     def _probe(self) -> Probe | None:
         """Return a probe that goes on where the run does, if the run is to log its curvature."""
-        if not self.config.engine.curvature_every:
+        if not (every := self.config.engine.curvature_every):
             return None
-        try:
-            probe = Probe(self.net, self.optimizer, every=self.config.engine.curvature_every)
-        except ValueError as error:
-            raise UsageError(f"engine.curvature_every: {error}") from None
+        with as_usage_error("engine.curvature_every: "):
+            probe = Probe(self.net, self.optimizer, every=every)
         probe.step = self.progress.step
         return probe
 
@@ -327,7 +304,7 @@ class _Run:
     def evaluate(self, limit: int | None = None, whole: bool = False) -> dict[str, float]:
         """Average over the fixed validation batches, or the first few, or all that there are, split over the ranks."""
         collected: dict[str, list[tuple[float, Tensor]]] = {}
-        was, before = self.net.training, attributes(self.model, self.optimizer)
+        training = self.net.training
         with unchanged(self.model):
             self.ranks.share_buffers(self.model)  # what is judged are the weights that rank 0 stores
             self.net.eval()
@@ -337,9 +314,7 @@ class _Run:
                         scores = self.task.scores(self.net, piece)
                     for key, value in scores.items():
                         collected.setdefault(key, []).append((weight, value.reshape(())))
-            self.net.train(was)
-        after = attributes(self.model, self.optimizer)
-        warn_of_changed(before, after, "changed by an evaluation, which could not put it back")
+            self.net.train(training)
         means = []
         for weights, values in (zip(*each, strict=True) for each in collected.values()):
             numbers = torch.stack(values).tolist()  # waits for the device

@@ -24,13 +24,11 @@ def read_identity(folder: Path) -> dict[str, Any] | None:
     path = folder / "config.yaml"
     if not path.exists():
         return None
-    try:
-        identity = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        identity = None
-    if not isinstance(identity, dict) or not isinstance(identity.get("config"), dict):
-        raise LabError(f"{path} is damaged, so its run cannot be identified: choose another folder or delete it")
-    return identity
+    with suppress(yaml.YAMLError, UnicodeDecodeError):
+        match yaml.safe_load(path.read_text(encoding="utf-8")):
+            case {"config": dict()} as identity:
+                return identity
+    raise LabError(f"{path} is damaged, so its run cannot be identified: choose another folder or delete it")
 
 
 @dataclass
@@ -86,7 +84,7 @@ class MetricsLog:
     def __init__(self, folder: Path, step: int, run: str, task: "Task", *, quiet: bool) -> None:
         self.path = folder / "metrics.jsonl"
         self.quiet = quiet
-        self._counted, self._seconds, config = task.counted, math.nan, task.config
+        self._examples, self._seconds, config = task.examples, math.nan, task.config
         earlier = [row for row in read_metrics(folder) if row["step"] <= step]
         # What the schedule's state was, so that a resumed run records the same changes as one that was not stopped.
         self._schedule_state = {name: x for row in earlier for name, x in row.items() if name.startswith("autowarm/")}
@@ -111,23 +109,17 @@ class MetricsLog:
             except ImportError:
                 raise LabError("engine.wandb needs the package wandb: pip install wandb, or leave it null") from None
             # A resumed run keeps its id, so it stays the same run there. A folder's name would not identify it.
+            about: dict[str, Any] = {"name": folder.name, "id": run, "dir": str(folder), "resume": "allow"}
             try:
-                self.remote = init(
-                    project=config.engine.wandb, name=folder.name, id=run, dir=str(folder),
-                    config=dataclasses.asdict(config), resume="allow",
-                )  # fmt: skip
+                self.remote = init(project=config.engine.wandb, config=dataclasses.asdict(config), **about)
             except UsageError as error:
-                raise LabError(
-                    f"engine.wandb: {error} Log in to Weights & Biases, or set WANDB_MODE=offline, or leave it null"
-                ) from None
+                raise LabError(f"engine.wandb: {error} Log in to Weights & Biases, or set WANDB_MODE=offline, or leave "
+                               "it null") from None  # fmt: skip
 
     def write(
-        self,
-        progress: Progress,
-        scores: Mapping[str, float] | None = None,
-        schedule: Mapping[str, float | int | str] | None = None,
-        measured: Mapping[str, float] | None = None,
-    ) -> None:
+        self, progress: Progress, scores: Mapping[str, float] | None, schedule: Mapping[str, float | int | str],
+        measured: Mapping[str, float],
+    ) -> None:  # fmt: skip
         """Record one step.
 
         Args:
@@ -141,19 +133,19 @@ class MetricsLog:
         if not math.isnan(progress.grad_norm):
             row["grad_norm"] = finite(progress.grad_norm)
         row["seconds"] = round(progress.seconds, 4)
-        if self._counted is not None and (took := progress.seconds - self._seconds) > 0:
-            row["tokens_per_second"] = round(self._counted / took, 1)
+        if self._examples is not None and (took := progress.seconds - self._seconds) > 0:
+            row["tokens_per_second"] = round(self._examples / took, 1)
         self._seconds = progress.seconds
-        row |= {name: finite(value) for name, value in (measured or {}).items()}
-        if measured and "curvature" in measured:
+        row |= {name: finite(value) for name, value in measured.items()}
+        if "curvature" in measured:
             self._curvature.append((progress.loss, measured["curvature"]))
         if scores is not None:
             if (above := self.curvature_above()) is not None:  # also right after a resumption, without a new point
                 row["curvature_above"] = above
             row |= {f"val_{name}": finite(value) for name, value in scores.items()}
             row["eval_seconds"] = round(progress.eval_seconds, 4)
-        row |= {name: value for name, value in (schedule or {}).items() if self._schedule_state.get(name) != value}
-        self._schedule_state |= schedule or {}
+        row |= {name: value for name, value in schedule.items() if self._schedule_state.get(name) != value}
+        self._schedule_state |= schedule
         self.pending.append(row)
         if len(self.pending) >= self._EVERY:
             self.flush()
@@ -166,22 +158,19 @@ class MetricsLog:
         with open(self.path, "a") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
         for row in rows:
-            if self.board is not None:
-                self._to_board(row)
+            values = {name: value for name, value in row.items() if name != "step"}
             if self.remote is not None:
-                self.remote.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
+                self.remote.log(values, step=row["step"])
+            if self.board is not None:
+                from tensorboard.compat.proto.summary_pb2 import Summary
 
-    def _to_board(self, row: dict[str, Any]) -> None:
-        """Write a row's numbers as one event, which takes a tenth of the time of one each, and its text as others."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        step, numbers = row["step"], Summary()
-        for name in row.keys() - {"step"}:
-            if isinstance(row[name], str):
-                self.board.add_text(name, row[name], step)
-            else:
-                numbers.value.add(tag=name, simple_value=math.nan if row[name] is None else row[name])
-        self.board.file_writer.add_summary(numbers, step)
+                numbers = Summary()  # in one event, which takes a tenth of the time of one each
+                for name, value in values.items():
+                    if isinstance(value, str):
+                        self.board.add_text(name, value, row["step"])
+                    else:
+                        numbers.value.add(tag=name, simple_value=math.nan if value is None else value)
+                self.board.file_writer.add_summary(numbers, row["step"])
 
     def curvature_above(self) -> float | None:
         """Return the share of points of K^t above K0 + K1Δ + K2Δ², fitted to all of them; None if they are too few."""
@@ -189,11 +178,6 @@ class MetricsLog:
 
         losses, values = np.array([pair for pair in self._curvature if np.isfinite(pair).all()]).reshape(-1, 2).T
         return fit(losses, values).above if len(np.unique(losses)) > 3 else None  # f* only moves the coefficients
-
-    def recent_loss(self, count: int) -> float:
-        """Return the mean of the last `count` training losses."""
-        recent = self.losses[-count:]
-        return math.fsum(recent) / len(recent) if all(map(math.isfinite, recent)) else math.nan
 
     def close(self) -> None:
         """Flush and close the files."""

@@ -28,10 +28,6 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
     Args:
         config: the optimizer; its option `dtype` is torch's name, such as "float64".
         process_group: ranks that hold copies of the model and split Muon's work.
-
-    Raises:
-        UsageError: the rate, weight decay or options do not suit the optimizer.
-        LabError: its package is missing.
     """
     entry = OPTIMIZERS[config.name]
     with needs(f"the optimizer {config.name}", "peers"):
@@ -40,9 +36,8 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
     seeded = options.pop("momentum_init", "zeros") if config.name in ("signsgd", "normsgd") else "zeros"
     eps_hat = options.pop("adamw_eps_hat", False) if config.name == "muon" else False
     if seeded not in ("zeros", "weights") or not isinstance(eps_hat, bool):
-        raise UsageError(
-            f"optimizer.options: momentum_init is zeros or weights, adamw_eps_hat true or false, got {config.options}"
-        )
+        need = "momentum_init is zeros or weights, adamw_eps_hat true or false"
+        raise UsageError(f"optimizer.options: {need}, got {config.options}")
     try:
         if hasattr(make, "from_model"):
             if "dtype" in options:
@@ -52,20 +47,16 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
             optimizer: Optimizer = make.from_model(model, lr=config.lr, weight_decay=config.weight_decay, **options)
         else:
             parts = partition(model, heads=[])  # a peer decays the same weights as our own optimizers
-            decayed = parts.matrices + parts.stacks + parts.depthwise, config.weight_decay
-            kinds = (decayed, (parts.embeddings + parts.vectors, 0.0))
+            kinds = ((parts.matrices + parts.stacks + parts.depthwise, config.weight_decay),
+                     (parts.embeddings + parts.vectors, 0.0))  # fmt: skip
             named = [{"params": some, "weight_decay": decay, "role": ""} for some, decay in kinds]
-            groups = [
-                {"params": [p for _, p in group["params"]], "weight_decay": group["weight_decay"]}
-                for group in parts.by_decay(named)
-            ]
+            groups = [{"params": [p for _, p in group["params"]], "weight_decay": group["weight_decay"]}
+                      for group in parts.by_decay(named)]  # fmt: skip
             with contextlib.redirect_stdout(io.StringIO()):  # D-Adaptation announces its kind of weight decay
                 optimizer = make(groups, lr=config.lr, **options)
     except (TypeError, ValueError, AttributeError) as error:
-        raise UsageError(
-            f"optimizer: lr {config.lr}, weight_decay {config.weight_decay} and options {config.options} do not suit "
-            f"{config.name}: {error}"
-        ) from None
+        raise UsageError(f"optimizer: lr {config.lr}, weight_decay {config.weight_decay} and options {config.options} "
+                         f"do not suit {config.name}: {error}") from None  # fmt: skip
     if seeded == "weights":
         seed_momenta(optimizer)
     if eps_hat:
@@ -78,16 +69,15 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
 @contextmanager
 def evaluating(optimizer: Any) -> Iterator[None]:
     """Switch to the optimizer's weights for evaluation, and afterwards back to those for training."""
-    averages = hasattr(optimizer, "eval") and hasattr(optimizer, "train")
-    before: list[tuple[torch.Tensor, torch.Tensor]] = []
-    if averages:
-        before = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]
-        optimizer.eval()
+    if not (hasattr(optimizer, "eval") and hasattr(optimizer, "train")):
+        yield
+        return
+    before = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]
+    optimizer.eval()
     try:
         yield
     finally:
-        if averages:
-            optimizer.train()
+        optimizer.train()
         for p, weights in before:  # Schedule-Free computes them anew, with a rounding error
             p.detach().copy_(weights)
 

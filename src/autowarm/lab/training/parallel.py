@@ -19,15 +19,8 @@ from ..config import EngineConfig, LabError, UsageError, differences
 _T = TypeVar("_T")
 
 # Peak rates of dense bfloat16 products, in operations per second, from the makers' data sheets.
-PEAK_FLOPS = {
-    "A100": 312e12,
-    "H100": 989e12,
-    "H200": 989e12,
-    "GH200": 989e12,
-    "B200": 2250e12,
-    "L40S": 362e12,
-    "L4": 121e12,
-}
+PEAK_FLOPS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "GH200": 989e12, "B200": 2250e12, "L40S": 362e12,
+              "L4": 121e12}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,11 +38,10 @@ class Ranks:
 
     def rows(self, batch_size: int, accumulate: int) -> slice:
         """Return this rank's rows of a global batch; UsageError if it cannot be split evenly."""
-        if batch_size % (self.world * accumulate):
-            raise UsageError(
-                f"batch_size {batch_size} must be a multiple of ranks × engine.accumulate = {self.world} × {accumulate}"
-            )
-        share = batch_size // self.world
+        share, surplus = divmod(batch_size, self.world)
+        if surplus or share % accumulate:
+            factors = f"{self.world} × {accumulate}"
+            raise UsageError(f"batch_size {batch_size} must be a multiple of ranks × engine.accumulate = {factors}")
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def agree(self, who: Mapping[str, Any]) -> None:
@@ -63,10 +55,7 @@ class Ranks:
                 raise LabError(f"ranks disagree: rank 0 and rank {rank} differ in {'; '.join(changed)}")
 
     def seed(self, seed: int) -> None:
-        """Seed the generators that a step can draw from.
-
-        `torch.manual_seed` would seed every kind of device, which takes half a millisecond, too much for a small model.
-        """
+        """Seed the generators that a step can draw from, and no other device's, which would take half a millisecond."""
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
@@ -94,18 +83,17 @@ class Ranks:
         """
         if self.world == 1:
             return work()
-        result: _T | None = None
-        message_and_result: list[Any] = [None, None]
+        result, message = None, None
         if self.rank == 0:
             try:
                 result = work()
-                message_and_result[1] = result if shared else None
             except LabError as error:
-                message_and_result[0] = str(error)
-        dist.broadcast_object_list(message_and_result)
-        if message_and_result[0] is not None:
-            raise LabError(message_and_result[0])
-        return result if self.rank == 0 else message_and_result[1]
+                message = str(error)
+        exchanged: list[Any] = [message, result if shared else None]
+        dist.broadcast_object_list(exchanged)
+        if exchanged[0] is not None:
+            raise LabError(exchanged[0])
+        return result if self.rank == 0 else exchanged[1]
 
     def share_buffers(self, model: nn.Module) -> None:
         """Give every rank the first one's buffers, such as BatchNorm's averages, which each keeps of its own rows."""

@@ -4,13 +4,12 @@ from dataclasses import replace
 from pkgutil import resolve_name
 from typing import Any
 
-import numpy as np
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from autowarm import AdaptiveWarmup
-from autowarm.schedule import Calibration, Profile
+from autowarm.schedule import Calibration
 from autowarm.schedule.shapes import DECAYS, WARMUPS
 
 from ..config import ScheduleConfig, UsageError
@@ -23,14 +22,18 @@ _GREEDY_ROWS = 800
 _WSD_WARMUP, _WSD_DECAY = 0.1, 0.2  # shares of the run
 
 
+def wsd_tenth(p: float) -> float:
+    """WSD as in the paper's ablation: flat, then linear to 0 over the last tenth of the decay."""
+    return min(1.0, 10.0 * (1.0 - p))
+
+
+_DECAYS = {**DECAYS, "wsd-tenth": wsd_tenth}
+
+
 def hand_set(
-    step: int,
-    warmup_steps: int,
-    total_steps: int,
-    div: float | None = None,
-    warmup: str = "linear",
+    step: int, warmup_steps: int, total_steps: int, div: float | None = None, warmup: str = "linear",
     decay: str = "cosine",
-) -> float:
+) -> float:  # fmt: skip
     """The hand-set baseline as a share of the peak rate, for the update with index ``step`` from 0.
 
     Args:
@@ -42,46 +45,8 @@ def hand_set(
     """
     rising = step < warmup_steps
     p = step / warmup_steps - 1 if rising else min(1.0, (step - warmup_steps) / (total_steps - warmup_steps))
-    return _share(p, warmup_steps + 1 if div is None else div, warmup, decay)
-
-
-def share_at_gap(gap: float, gap0: float, peak_gap: float, div: float, warmup: str, decay: str) -> float:
-    """The same shapes over the gap Δ, which falls from Δ0: η_trgt(Δ)/lr of the paper's eq. 10 (constr_3)."""
-    p = (peak_gap - gap) / (gap0 - peak_gap) if gap > peak_gap else 1 - gap / peak_gap
-    return _share(p, div, warmup, decay)
-
-
-def _share(p: float, div: float, warmup: str, decay: str) -> float:
-    """The share of the peak rate at distance p from the peak: 1/div at −1, 1 at 0, and the decay's end at 1."""
-    return float(1 / div + (1 - 1 / div) * WARMUPS[warmup](-p) if p < 0 else DECAYS[decay](p))
-
-
-def authors_peak_gap(
-    gap0: float, *, lr: float, div: float, kappa: float, sigma_f2: float = 1e3, warmup: str = "linear",
-    decay: str = "cosine",
-) -> float:  # fmt: skip
-    """Return the Δ' that the script of the paper's authors chooses, whose quadrature stops too early.
-
-    The arguments are those of `autowarm.schedule.calibrate`; here lr matters, too.
-
-    It integrates eq. 10 (constr_3), in units of lr², to an absolute tolerance larger than the integral. So an estimate
-    from 21 nodes stays, and what it sees of the spike in the weight depends on where a candidate lies between two.
-
-    Example:
-        >>> [round(authors_peak_gap(first - 3.3, lr=1e-3, div=100, kappa=46848), 2) for first in (10.98, 10.99)]
-        [3.19, 3.78]
-    """
-    from scipy.integrate import quad  # slow to import, and most runs choose no Δ' so
-
-    def objective(peak: float) -> float:
-        def integrand(gap: float) -> float:
-            wanted = lr * share_at_gap(gap, gap0, peak, div, warmup, decay)
-            return float(np.exp(-((gap - peak) ** 2) * kappa / (2 * sigma_f2)) * (profile(gap) - wanted) ** 2)
-
-        profile = Profile(lr, div, gap0, peak)
-        return float(quad(integrand, 0.0, gap0, full_output=1)[0])  # asked for more, scipy does not warn
-
-    return float(min(np.linspace(0.01, gap0 - 0.01, 500), key=objective))
+    first = 1 / (warmup_steps + 1 if div is None else div)
+    return float(first + (1 - first) * WARMUPS[warmup](-p) if rising else _DECAYS[decay](p))
 
 
 def make_scheduler(optimizer: Optimizer, config: ScheduleConfig, steps: int, model: nn.Module | None = None) -> Any:
@@ -126,7 +91,7 @@ def adaptive(
     """Ours."""
     scheduler: AdaptiveWarmup = make(
         optimizer, total_steps=steps, target_loss=config.target_loss, peak_gap=config.peak_gap, warmup=config.warmup,
-        decay=config.decay, **config.options, **({} if config.div is None else {"div": config.div}), **more,
+        decay=_DECAYS[config.decay], **config.options, **({} if config.div is None else {"div": config.div}), **more,
     )  # fmt: skip
     return scheduler
 
@@ -144,13 +109,9 @@ def linear(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRSchedu
 
 
 def untuned(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRScheduler:
-    """Untuned linear warm-up (Ma & Yarats 2021) over a cosine.
+    """Untuned linear warm-up (Ma & Yarats 2021), which scales down a cosine from the first update.
 
-    The warm-up is as long as Adam's second moments take to settle, 2/(1 − β2) updates; nothing is chosen. The cosine
-    runs from the first update, and the warm-up scales it down.
-
-    Raises:
-        ValueError: the optimizer keeps no second moments; Lion's second β is of its momentum.
+    It is as long as Adam's second moments take to settle, 2/(1 − β2) updates. Lion's second β is of its momentum.
     """
     match optimizer.defaults:
         case {"betas": (_, beta2), "eps": _} if beta2 < 1:

@@ -10,13 +10,9 @@ from autowarm._torch.modes import autocast_off
 
 
 def lanczos(
-    product: Callable[[Tensor], Tensor],
-    start: Tensor,
-    *,
-    iterations: int = 50,
-    tolerance: float = 1e-4,
+    product: Callable[[Tensor], Tensor], start: Tensor, *, iterations: int = 50, tolerance: float = 1e-4,
     vectors: int = 12,
-) -> tuple[float, float]:
+) -> tuple[float, float]:  # fmt: skip
     """A symmetric operator's largest Ritz value and its residual: some eigenvalue lies as near, and none is smaller.
 
     Full reorthogonalisation; after ``vectors`` iterations the basis restarts from its leading quarter of Ritz vectors.
@@ -63,13 +59,7 @@ def lanczos(
 
 
 def sharpness(
-    loss: Callable[[], Tensor],
-    params: Sequence[Tensor],
-    *,
-    iterations: int = 50,
-    tolerance: float = 1e-3,
-    dtype: torch.dtype | None = None,
-    seed: int = 0,
+    loss: Callable[[], Tensor], params: Sequence[Tensor], *, iterations: int = 50, tolerance: float = 1e-3
 ) -> float:
     """Compute λ_max(∇²f), the curvature of the worst direction in ℓ2, in units of loss per squared parameter.
 
@@ -82,13 +72,6 @@ def sharpness(
         params: the tensors x of f(x). Models distributed over processes are not supported.
         iterations: the most products to compute.
         tolerance: of the residual, as a share; the eigenvalue is much more accurate.
-        dtype: dtype of the recurrence; None for the parameters'. torch.float64 helps only if the products are that
-            exact.
-        seed: seed of the start vector.
-
-    Raises:
-        TypeError: the loss is no tensor.
-        ValueError: the loss has no graph or more than one element, or a tensor of ``params`` is a DTensor.
 
     Example:
         >>> import torch
@@ -98,35 +81,25 @@ def sharpness(
         6.0
     """
     params = list(params)
-    for p in params:
-        if hasattr(p, "placements"):
-            raise ValueError(
-                f"sharpness needs plain tensors, but one of shape {tuple(p.shape)} is a DTensor: measure "
-                "a copy of the model that is not distributed"
-            )
+    if sharded := [p for p in params if hasattr(p, "placements")]:
+        raise ValueError(f"sharpness needs plain tensors, but one of shape {tuple(sharded[0].shape)} is a DTensor: "
+                         "measure a copy of the model that is not distributed")  # fmt: skip
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         value = loss()
-        if not isinstance(value, Tensor):
-            raise TypeError(f"the loss is a {type(value).__name__}: let its function return a tensor, without backward")
-        if value.numel() != 1 or not value.requires_grad:
-            what = "no graph" if value.numel() == 1 else f"shape {tuple(value.shape)}"
-            raise ValueError(f"the loss has {what}: it is to be one element, computed from params with gradients on")
         with autocast_off():  # which the loss keeps
             gradients = torch.autograd.grad(value, params, create_graph=True)
     curved = [g for g in gradients if g.requires_grad]  # the others are constant: the loss is linear there
     if not curved:
         return 0.0
     sizes = [p.numel() for p in params]
-    wide = dtype or gradients[0].dtype
-    generator = torch.Generator("cpu").manual_seed(seed)
-    start = torch.randn(sum(sizes), generator=generator, dtype=torch.float64, device="cpu")
+    generator = torch.Generator("cpu").manual_seed(0)
+    start = torch.randn(sum(sizes), generator=generator, dtype=torch.float64, device="cpu").to(gradients[0])
 
     def product(v: Tensor) -> Tensor:
         pairs = zip(v.split(sizes), gradients, strict=True)
         along = [part.view_as(g).to(g.dtype) for part, g in pairs if g.requires_grad]
         with autocast_off():
             parts = torch.autograd.grad(curved, params, along, retain_graph=True, materialize_grads=True)
-            return torch.cat([part.reshape(-1) for part in parts]).to(wide)
+            return torch.cat([part.reshape(-1) for part in parts])
 
-    start = start.to(gradients[0].device, wide)
     return lanczos(product, start, iterations=iterations, tolerance=tolerance)[0]

@@ -26,6 +26,7 @@ def output_tensors(model: nn.Module) -> list[Tensor]:
     Raises:
         ValueError: several layers may be the output layer.
     """
+    # The model's own word comes first.
     model = _unwrapped(model)
     for ask in ("get_output_embeddings", "get_classifier"):
         method = getattr(model, ask, None)
@@ -34,6 +35,7 @@ def output_tensors(model: nn.Module) -> list[Tensor]:
         several = several if isinstance(several, tuple | list) else [several]
         if layers := [layer for one in several if isinstance(one, nn.Module) for layer in _layers(one)[-1:]]:
             return _tensors(layers)
+    # Then a usual name, of a matrix rather than of a vector, and outermost
     named = _outermost_by_name(model)
     named = {name: some for name, some in named.items() if any(_is_matrix(p) for p in some)} or named
     if len(named) > 1:
@@ -60,7 +62,7 @@ def output_tensors(model: nn.Module) -> list[Tensor]:
 
 def _outermost_by_name(model: nn.Module) -> dict[str, list[Tensor]]:
     """The layers and bare tensors of a usual name that are least deep in a model, but none in a list of blocks."""
-    level = {"": model}
+    level = {"": model}  # by path, all modules at one depth
     while level:
         candidates: dict[str, list[Tensor]] = {}
         below: dict[str, nn.Module] = {}

@@ -3,7 +3,6 @@
 import math
 import operator
 import re
-import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
-from ..._torch.frames import frames_of_ours
 from ...geometry import Geometry
 from ..ranks.dtensors import are_flat_pieces
 from .heads import CONVOLUTIONS, LAYERS, TRANSPOSED_CONVOLUTIONS, output_tensors, table_of
@@ -41,8 +39,6 @@ _NO_MATRICES = re.compile(
     r"(^|\.)(oft_(embedding_)?R|boft_[Rs]|hra_u|vblora_\w+|c3a_kernel|randlora_(lambda|gamma)|road_(theta|alpha))(\.|$)"
 )
 _LORA = re.compile(r"(^|\.)lora_[AB]\.")
-# What models and their configs call their number of experts.
-_EXPERTS = ("num_experts", "moe_num_experts", "num_local_experts", "n_routed_experts", "n_experts")
 
 USE_FSDP2 = "shard the model with FSDP2 (torch.distributed.fsdp.fully_shard), whose tensors keep their shapes"
 
@@ -80,7 +76,7 @@ class Parts:
 
     def by_decay(self, groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """These parameter groups without empty ones, and with groups apart for what the model exempts from decay."""
-        split = []
+        split = []  # groups in the given order, each before what it exempts
         for group in groups:
             exempt = self.undecayed if group["weight_decay"] else set()
             decayed = [one for one in group["params"] if one[0] not in exempt]
@@ -138,6 +134,7 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
                 f"{name or 'the model'} was scripted, traced or exported ({type(module).__name__}): build the "
                 "optimizer from the eager model, whose parameters these are"
             )
+    # Output layers, and tables that are looked up: by identity, because tied tensors have several names
     if heads is None:
         head_ids = {id(p) for p in output_tensors(model)}
     else:
@@ -145,6 +142,7 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
         check_patterns("heads", heads, model)
         head_ids = {id(p) for name, p in model.named_parameters() if any(re.search(one, name) for one in heads)}
     embedding_ids = {id(p) for m in model.modules() if table_of(m) for p in m.parameters()}
+    # Each tensor once, under its first name
     parts = Parts(undecayed=_undecayed(model))
     modules = dict(model.named_modules(remove_duplicate=False))
     visited: set[int] = set()
@@ -161,13 +159,15 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
         stored_so = type(owner).__name__ in _TRANSPOSED or isinstance(owner, TRANSPOSED_CONVOLUTIONS)
         flipped = stored_so or (p.ndim > 2 and getattr(owner, "is_transposed", False) is True)
         layer = isinstance(owner, LAYERS) or type(owner).__name__ in _TRANSPOSED
+        # The matrix (out, rest) of a layer, or those that a tensor outside any layer stacks
+        sides = (p.shape[:1].numel(), p.shape[1:].numel()) if layer else p.shape[-2:]
         if p.ndim < 2 or isinstance(owner, _NORMS) or _NO_MATRICES.search(name):
             parts.vectors.append((name, p))
         elif id(p) in embedding_ids or (not layer and looked_up):
             parts.embeddings.append((name, p))
         elif groups > 1 and (p.shape[0] == groups or p.shape[1:].numel() == 1):
             parts.depthwise.append((name, p))
-        elif min(_rows_columns(p, layer=layer)) <= 1 or (not layer and any(map(_ENTRYWISE.search, called))):
+        elif min(sides) <= 1 or (not layer and any(map(_ENTRYWISE.search, called))):
             parts.vectors.append((name, p))
         elif id(p) in head_ids:
             parts.heads.append((name, p))
@@ -194,6 +194,7 @@ def by_reading(
     ``blocks`` maps regular expressions to blocks of rows, see `autowarm.Muon.from_model`.
     """
     by_geometry: dict[G, list[Named]] = defaultdict(list)
+    # Groups of convolutions are blocks of their own, and given blocks come on top.
     stacks = {name for name, _ in parts.stacks}
     for name, p in named:
         given = _blocks_of(name, blocks or {})
@@ -215,13 +216,10 @@ def _blocks_of(name: str, blocks: Mapping[str, int | Sequence[int]]) -> int | tu
     return tuple(given) if isinstance(given, Sequence) else operator.index(given)
 
 
-def _are_blocks(given: Any) -> bool:
-    return type(given) in (tuple, list) or (hasattr(given, "__index__") and given >= 0)
-
-
 def check_blocks(blocks: Mapping[str, int | Sequence[int]], model: nn.Module, parts: Parts) -> None:
-    """Raise ValueError if these are no blocks of a model's matrices; warn of experts that nothing tells apart."""
-    if not isinstance(blocks, Mapping) or not all(map(_are_blocks, blocks.values())):
+    """Raise ValueError if these are no blocks of a model's matrices."""
+    given: Any = blocks.values() if isinstance(blocks, Mapping) else [None]
+    if not all(type(one) in (tuple, list) or (hasattr(one, "__index__") and one >= 0) for one in given):
         raise ValueError(
             f'blocks maps patterns to numbers of blocks, such as {{"qkv": 3}}, or to tuples of sizes, got {blocks!r}'
         )
@@ -241,19 +239,6 @@ def check_blocks(blocks: Mapping[str, int | Sequence[int]], model: nn.Module, pa
                 f"blocks: the rows of {name} are not the outputs of a layer: choose a pattern that does not match it, "
                 f'or put {{"{lora[0].strip(".")}": 1}} first'
             )
-    for name, p in parts.matrices:
-        owner = modules.get(name.rpartition(".")[0])
-        for holder in (owner, getattr(owner, "config", None)):
-            sizes = {key: n for key, n in getattr(holder, "__dict__", {}).items() if type(n) is int and n > 1}
-            experts = next((sizes[key] for key in _EXPERTS if key in sizes), 0)
-            several = experts and p.shape[0] in {experts * n for key, n in sizes.items() if key not in _EXPERTS}
-            if several and not any(re.search(pattern, name) for pattern in blocks):
-                warnings.warn(
-                    f"{name} has {p.shape[0]} rows, as if {experts} experts lay in it, and Muon steps it as one "
-                    f'matrix: give blocks={{"{name.rpartition(".")[2]}": {experts}}}, or 1 if it is one',
-                    stacklevel=frames_of_ours(),
-                )
-                return
 
 
 def _is_exported(model: nn.Module, module: nn.Module) -> bool:
@@ -268,10 +253,10 @@ def _is_exported(model: nn.Module, module: nn.Module) -> bool:
 
 def _undecayed(model: nn.Module) -> set[str]:
     tensors = dict(model.named_parameters(remove_duplicate=False))
-    exempt = {name for name, p in tensors.items() if getattr(p, "_no_weight_decay", False)}
+    exempt = {name for name, p in tensors.items() if getattr(p, "_no_weight_decay", False)}  # as Mamba marks them
     for path, module in model.named_modules():
         asked = (getattr(module, ask, None) for ask in ("no_weight_decay", "no_weight_decay_keywords"))
-        exact, parts = ([*ask()] if callable(ask) else [] for ask in asked)
+        exact, parts = ([*ask()] if callable(ask) else [] for ask in asked)  # timm's: whole names, and parts of names
         if exact or parts:
             inside = {name: name.removeprefix(f"{path}.") for name in tensors if f"{name}.".startswith(path)}
             exempt |= {name for name, tail in inside.items() if tail in exact or any(part in tail for part in parts)}
@@ -301,7 +286,7 @@ def _with_owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, Parameter]]
 def _names_of(name: str, modules: Mapping[str, nn.Module]) -> list[str]:
     """Return a tensor's own name and those of the lists and dictionaries of tensors that it is in."""
     path, _, last = name.rpartition(".")
-    names = [last]
+    names = [last]  # the tensor's, then its containers' from inside out
     while isinstance(modules[path], _CONTAINERS) and path:
         path, _, last = path.rpartition(".")
         names.append(last)
@@ -310,12 +295,7 @@ def _names_of(name: str, modules: Mapping[str, nn.Module]) -> list[str]:
 
 def _kernel_shape(layer: Any) -> tuple[int, ...]:
     """Return the shape of a convolution's kernel; its other tensors are scales and biases."""
-    first, second = layer.out_channels, layer.in_channels
+    first, second = layer.out_channels, layer.in_channels  # of (out, in/groups, *k)
     if isinstance(layer, TRANSPOSED_CONVOLUTIONS):
         first, second = second, first
     return (first, second // layer.groups, *layer.kernel_size)
-
-
-def _rows_columns(p: Parameter, *, layer: bool) -> tuple[int, int]:
-    """Return the size of a layer's matrix (out, rest), or of the matrices that a tensor outside any layer stacks."""
-    return (p.shape[0], p.shape[1:].numel()) if layer else (p.shape[-2], p.shape[-1])

@@ -1,5 +1,6 @@
 """DTensors: this rank's shards, and gradients in their parameters' placements."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,6 +33,13 @@ def placements_of(x: Tensor) -> Any:
     return x.placements if is_dtensor(x) else None  # type: ignore[attr-defined]
 
 
+def shards(x: Tensor) -> int:
+    """How many pieces a tensor is cut into; ranks beside these hold copies of them."""
+    if not is_dtensor(x):
+        return 1
+    return math.prod(x.device_mesh.size(i) for i, place in enumerate(x.placements) if not place.is_replicate())  # type: ignore[attr-defined]
+
+
 def check_placed(who: str, p: Tensor, g: Tensor) -> None:
     """Raise ValueError if a gradient is not distributed over the same ranks as its parameter."""
     if (is_dtensor(p) or is_dtensor(g)) and not (is_dtensor(p) and is_dtensor(g) and p.device_mesh == g.device_mesh):  # type: ignore[attr-defined]
@@ -54,4 +62,5 @@ def placed(p: Tensor, g: Tensor) -> Tensor:
     """
     if type(p) in PLAIN or placements_of(g) == placements_of(p):
         return g
+    # A message: all ranks must have this gradient
     return g.redistribute(p.device_mesh, p.placements)  # type: ignore[attr-defined]

@@ -18,6 +18,7 @@ they enter the grid as copies, some at a time.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -34,7 +35,8 @@ from .dtensors import PLAIN, is_dtensor, local
 # stack and its products, and the results of the previous round.
 _AT_PEAK = 6
 
-Round = list[list[int]]
+Owner = tuple[int, int]  # a rank's place among the copies, and among the shards
+Round = dict[Owner, list[int]]  # the tensors of each owner, by their indices
 
 
 class Layout(NamedTuple):
@@ -76,6 +78,7 @@ class Shared(Remembered):
         geometry: Geometry = update.group["geometry"]
         for share in self.shares(geometry, update.xs):
             given = update.at(share.members)
+            # This rank's pieces, which share the memory of the tensors
             xs, gs, *state = [[local(x) for x in each] for each in (given.xs, given.gs, *given.state)]
             shards = replace(given, xs=xs, gs=gs, state=state)
             if not share.layout.gathered:
@@ -100,11 +103,11 @@ class Shared(Remembered):
         together: dict[Any, list[int]] = {}
         for i, (device, shape, dtype, *sharding) in enumerate(tensors):
             if sharding:
-                layout = _layout(geometry, shape, *sharding)
+                layout = _layout(geometry, shape, *sharding)  # a DTensor
             elif self._process_group is not None and geometry.costly:
-                layout = Layout(gathered=True, copies=self._process_group)
+                layout = Layout(gathered=True, copies=self._process_group)  # a copy whose oracle takes long
             else:
-                layout = Layout()
+                layout = Layout()  # this rank computes its own step
             # Messages have one dtype, and are of one device.
             alike = None if layout == Layout() else (device, dtype, _dtype_sent(geometry, shape, dtype, device))
             together.setdefault((layout, alike), []).append(i)
@@ -151,7 +154,7 @@ def _described(x: Any) -> tuple[Any, ...]:
 
 def _layout(geometry: Geometry, shape: torch.Size, mesh: Any, placements: tuple[Any, ...]) -> Layout:
     sharded = [axis for axis, placed in enumerate(placements) if not placed.is_replicate() and mesh.size(axis) > 1]
-    coupled = geometry.coupled(len(shape))
+    coupled = geometry.coupled(len(shape))  # the dimensions that an entry of the oracle depends on
     # The dimensions of the mesh over which the oracle of an entry needs other shards.
     needed = [axis for axis in sharded if placements[axis].dim in coupled]
     if needed and geometry.sums:
@@ -173,21 +176,16 @@ def _layout(geometry: Geometry, shape: torch.Size, mesh: Any, placements: tuple[
 
 
 class _Exchange:
-    """The exchange of one step, of tensors of these whole shapes whose layout is gathered.
-
-    Owners are ordered by copy, then by shard. A *round* is a list with the indices of each owner's tensors.
-    """
+    """The exchange of one step, of tensors of these whole shapes whose layout is gathered."""
 
     def __init__(self, rule: Oracle, update: Update, layout: Layout, shapes: list[torch.Size], plans: Plans) -> None:
         self.geometry: Geometry = update.group["geometry"]
         self.rule, self.update, self.shapes, self.plans = rule, update, shapes, plans
         self.xs, self.device, self.dim = update.xs, update.xs[0].device, layout.dim
         self.rate = Rate.of_group(update.group, self.device, update.finite)
-        self.shards = layout.axes[0] if layout.dim is not None else None
-        self.copies = layout.copies
-        self.cut, self.piece = _size_and_rank(self.shards)
-        self.copied, self.copy = _size_and_rank(self.copies)
-        self.polar = self.geometry.polar
+        self.shards, self.copies = layout.axes[0] if layout.dim is not None else None, layout.copies
+        (self.copied, copy), (self.cut, shard) = map(_size_and_rank, (self.copies, self.shards))
+        self.rank: Owner = copy, shard
         self.dtype = _dtype_sent(self.geometry, shapes[0], self.xs[0].dtype, self.device)
         self.temporaries = temporaries(max(shape.numel() for shape in self.shapes) * self.dtype.itemsize)
 
@@ -209,102 +207,102 @@ class _Exchange:
 
     def rounds(self) -> list[Round]:
         """Share out the tensors so that owners have equal work, and a round bounds what they hold at a time."""
-        owners = share_out([_work(shape) for shape in self.shapes], self.cut * self.copied)
+        work, places = [*map(_work, self.shapes)], [*product(range(self.copied), range(self.cut))]
         most = self.temporaries // max(_AT_PEAK, self.copied + 3)
         rounds: list[Round] = []
-        room = [0] * (self.cut * self.copied)
-        last = [-1] * len(room)  # each owner's latest round
-        for i in sorted(range(len(owners)), key=lambda i: (-_work(self.shapes[i]), i)):
-            owner, size = owners[i], self.shapes[i].numel() * self.dtype.itemsize
+        room, last = dict.fromkeys(places, 0), dict.fromkeys(places, -1)  # of each owner's latest round, and its number
+        owners = share_out(work, len(places))
+        for i in sorted(range(len(owners)), key=lambda i: (-work[i], i)):
+            owner, size = places[owners[i]], self.shapes[i].numel() * self.dtype.itemsize
             if size > room[owner]:
                 last[owner], room[owner] = last[owner] + 1, most
             room[owner] -= size
             if last[owner] == len(rounds):
-                rounds.append([[] for _ in room])
+                rounds.append({place: [] for place in places})
             rounds[last[owner]][owner].append(i)
         return rounds
 
     def gather(self, owners: Round) -> "_Transit":
         """Update the momenta, and start sending this rank's parts of the directions to the tensors' owners."""
-        copies = [self._of_copy(owners, copy) for copy in range(self.copied)]
-        mine = copies.pop(self.copy)
-        for part in self._parts([i for others in copies for places in others for i in places]):
+        mine, others = self._of_copy(owners), [i for owner in owners if owner[0] != self.rank[0] for i in owners[owner]]
+        for part in self._parts(others):
             self.rule.directions(self.update.at(part), wanted=False)  # another copy sends these directions
-        outgoing = [i for places in mine for i in places]
-        out = self._empty(sum(self.xs[i].numel() for i in outgoing))  # by owner, then by tensor: (m / shards, n) each
-        views = iter(self._unflat(out, outgoing))
-        for part in self._parts(outgoing):
+        out = self._empty(sum(self.xs[i].numel() for i in mine))  # by owner, then by tensor: (m / shards, n) each
+        views = iter(_unflat(out, [self.xs[i].shape for i in mine]))
+        for part in self._parts(mine):
             torch._foreach_copy_([next(views) for _ in part], self.rule.directions(self.update.at(part)))
-        sent = [sum(self.xs[i].numel() for i in places) for places in mine]
-        received = [sum(shape.numel() for shape in shapes) for shapes in self._owned(owners)]
+        sent, received = self._elements(owners)
         return _all_to_all(out, sent, received, self.shards)
 
     def wholes(self, owners: Round, received: Tensor) -> list[Tensor]:
         """Put this rank's own tensors together from their shards."""
-        parts = _unflat(received, self._owned(owners))  # [shard][tensor], (m / shards, n) each
-        return [ts[0] if len(ts) == 1 else torch.cat(ts, self.dim or 0) for ts in zip(*parts, strict=True)]
+        owned = [self.shapes[i] for i in owners[self.rank]]
+        shapes = [_shard(shape, self.dim, self.cut, k) for k in range(self.cut) for shape in owned]
+        pieces = _unflat(received, shapes)  # by shard, then by tensor: (m / shards, n) each
+        by_tensor = [pieces[i :: len(owned)] for i in range(len(owned))]
+        return [ts[0] if len(ts) == 1 else torch.cat(ts, self.dim or 0) for ts in by_tensor]
 
     def answers(self, wholes: list[Tensor]) -> Tensor:
         """Compute the negated oracle of these tensors as one flat message; the list is emptied to free memory."""
-        if self.polar is not None:
+        if self.geometry.polar is not None:
             whole_answers = self._orthogonalized(wholes)
         else:
             whole_answers = [answer.neg_() for answer in self.geometry.lmo_each(wholes)]
         wholes.clear()
-        each = [_cut(answer, self.dim, self.cut, rank) for rank in range(self.cut) for answer in whole_answers]
+        pieces = [_cut(answer, self.dim, self.cut, k) for k in range(self.cut) for answer in whole_answers]
         # A geometry may compute in another dtype than its tensors', but ranks send each other bytes of one.
-        return torch.cat([t.reshape(-1) for t in each]).to(self.dtype) if each else self._empty(0)
+        return torch.cat([piece.reshape(-1) for piece in pieces]).to(self.dtype) if pieces else self._empty(0)
 
     def _orthogonalized(self, wholes: list[Tensor]) -> list[Tensor]:
-        whole_answers = list(wholes)  # (m, n) each, tensors without entries as they are
+        """UVᵀ of each tensor, and those without entries as they are; wholes are freed once they are in a stack."""
+        factors = list(wholes)  # (m, n) each
         for plan in self.plans.of(self.geometry, wholes):
             order = plan.order or range(len(wholes))
             for stack in plan.stacks:
                 members = order[stack.some]
-                X, slots = empty_stack(stack)
+                X, slots = empty_stack(stack)  # X (count, m, n); slots[i] a view of tensor i
                 fill_(stack, slots, [wholes[i] for i in members])
                 del slots
                 for i in members:
-                    wholes[i] = whole_answers[i] = self._empty(0)
-                X = orthogonalize_(X, *stack.polar)
+                    wholes[i] = factors[i] = self._empty(0)
+                X = orthogonalize_(X, *stack.polar)  # X ← UVᵀ
                 for run in stack.runs:
-                    answers = block_of(stack, X, run, slice(0, run.tensors.stop - run.tensors.start)).unbind()
-                    for i, answer in zip(members[run.tensors], answers, strict=True):
-                        whole_answers[i] = answer
-        return whole_answers
+                    block = block_of(stack, X, run, slice(0, run.tensors.stop - run.tensors.start))  # (tensors, *shape)
+                    for i, factor in zip(members[run.tensors], block.unbind(), strict=True):
+                        factors[i] = factor
+        return factors
 
     def scatter(self, owners: Round, answers: Tensor) -> "_Transit":
         """Start sending the answers back to the ranks that hold the tensors' shards."""
-        sent = [sum(shape.numel() for shape in shapes) for shapes in self._owned(owners)]
-        received = [sum(self.xs[i].numel() for i in places) for places in self._of_copy(owners, self.copy)]
+        received, sent = self._elements(owners)
         return _all_to_all(answers, sent, received, self.shards)
 
     def move_(self, owners: Round, received: Tensor) -> None:
         """Exchange the answers among the copies, and move this rank's parts of the tensors by them."""
-        by_copy = [[i for places in self._of_copy(owners, copy) for i in places] for copy in range(self.copied)]
-        sizes = [sum(self.xs[i].numel() for i in places) for places in by_copy]
-        flats = _all_gather(received, sizes, self.copies)
-        updates = [t for flat, places in zip(flats, by_copy, strict=True) for t in self._unflat(flat, places)]
+        by_copy = [self._of_copy(owners, copy) for copy in range(self.copied)]
+        flats = _all_gather(received, [sum(self.xs[i].numel() for i in places) for places in by_copy], self.copies)
         moved = [i for places in by_copy for i in places]
+        shapes = [[self.xs[i].shape for i in places] for places in by_copy]
+        updates = [t for flat, some in zip(flats, shapes, strict=True) for t in _unflat(flat, some)]
         # An iterated factor has no radius yet, and may be of a coarser dtype than the radius.
-        scales = [-1.0 if self.polar is None else -self.geometry.radius_of(self.shapes[i]) for i in moved]
+        iterated = self.geometry.polar is not None
+        scales = [-self.geometry.radius_of(self.shapes[i]) if iterated else -1.0 for i in moved]
         self.rate.step_each_([self.xs[i] for i in moved], updates, scales)
 
-    def _owned(self, owners: Round) -> list[list[torch.Size]]:
-        """By shard, the shapes of its parts of this rank's own tensors."""
-        places = self._of_copy(owners, self.copy)[self.piece]
-        return [[_shard(self.shapes[i], self.dim, self.cut, rank) for i in places] for rank in range(self.cut)]
+    def _elements(self, owners: Round) -> tuple[list[int], list[int]]:
+        """By shard: how many of this rank's elements its rank owns, and how many it has of this owner's tensors."""
+        shards, owned = range(self.cut), [self.shapes[i] for i in owners[self.rank]]
+        lent = [sum(self.xs[i].numel() for i in owners[self.rank[0], k]) for k in shards]
+        return lent, [sum(_shard(shape, self.dim, self.cut, k).numel() for shape in owned) for k in shards]
 
-    def _of_copy(self, owners: Round, copy: int) -> Round:
-        return owners[copy * self.cut : (copy + 1) * self.cut]
+    def _of_copy(self, owners: Round, copy: int | None = None) -> list[int]:
+        """The tensors whose owners are in a copy, or in this rank's, by owner."""
+        copy = self.rank[0] if copy is None else copy
+        return [i for k in range(self.cut) for i in owners[copy, k]]
 
     def _parts(self, places: Sequence[int]) -> list[Sequence[int]]:
         most = None if self.device.type == "cpu" else self.temporaries // 3
         return [places[part] for part in cut([self.xs[i].nbytes for i in places], self.device, most)]
-
-    def _unflat(self, flat: Tensor, places: Sequence[int]) -> list[Tensor]:
-        """This rank's parts of these tensors, in message order."""
-        return _unflat(flat, [[self.xs[i].shape for i in places]])[0]
 
     def _empty(self, size: int) -> Tensor:
         return torch.empty(size, dtype=self.dtype, device=self.device)
@@ -323,7 +321,7 @@ def _size_and_rank(group: Any) -> tuple[int, int]:
 
 def share_out(work: Sequence[float], ranks: int) -> list[int]:
     """Choose an owner for each piece of work: largest first, each to the least busy rank."""
-    loads, owners = [0.0] * ranks, [0] * len(work)
+    loads, owners = [0.0] * ranks, [0] * len(work)  # work so far by rank, and the rank of each piece
     for i in sorted(range(len(work)), key=lambda i: (-work[i], i)):
         owners[i] = loads.index(min(loads))
         loads[owners[i]] += work[i]
@@ -348,7 +346,7 @@ def _cut(x: Tensor, dim: int | None, world: int, rank: int) -> Tensor:
     """Return a rank's shard of a tensor."""
     if dim is None:
         return x
-    start = min(x.shape[dim], rank * -(-x.shape[dim] // world))
+    start = min(x.shape[dim], rank * -(-x.shape[dim] // world))  # the last ranks may have nothing
     return x.narrow(dim, start, _shard(x.shape, dim, world, rank)[dim])
 
 
@@ -381,7 +379,7 @@ def _all_to_all(out: Tensor, sent: list[int], received: list[int], ranks: Any) -
     """Start exchanging so many elements with each rank."""
     if ranks is None:
         return _Transit(out)
-    came = out.new_empty(sum(received))
+    came = out.new_empty(sum(received))  # by rank that sends
     size = out.element_size()
     work = dist.all_to_all_single(
         _bytes(came), _bytes(out), [n * size for n in received], [n * size for n in sent], group=ranks, async_op=True
@@ -397,14 +395,15 @@ def _all_gather(mine: Tensor, sizes: list[int], ranks: Any) -> list[Tensor]:
     longest = max(sizes)
     if mine.numel() < longest:
         mine = torch.cat([mine, mine.new_zeros(longest - mine.numel())])
-    came = mine.new_empty(len(sizes) * longest)
+    came = mine.new_empty(len(sizes) * longest)  # rank 0's elements and padding, then rank 1's, …
     dist.all_gather_into_tensor(_bytes(came), _bytes(mine), group=ranks)
     return [part[:size] for part, size in zip(came.view(len(sizes), longest), sizes, strict=True)]
 
 
-def _unflat(flat: Tensor, shapes: Sequence[Sequence[torch.Size]]) -> list[list[Tensor]]:
-    parts = iter(flat.split([shape.numel() for ss in shapes for shape in ss]))
-    return [[next(parts).view(shape) for shape in ss] for ss in shapes]
+def _unflat(flat: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
+    """Views of a message as the tensors of which it holds the elements, one after the other."""
+    pieces = flat.split([shape.numel() for shape in shapes])
+    return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
 
 def _bytes(x: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ class AdamW(Rule):
             sizes: list[int] = []
             for x, m in zip(part.xs, part.state[0], strict=True):
                 sizes.append(2 * m.nbytes * (x.dtype != m.dtype))
+            # A part at a time where copies in single precision are needed, all at once otherwise
             for some in cut(sizes, device) if any(sizes) else ():  # which take copies
                 _step_(part[some], fused=fused)
             if not any(sizes):
@@ -75,36 +76,28 @@ def _step_(update: Update, *, fused: bool) -> None:
     if group.get("maximize"):  # the averages are those of −g, whichever way is taken
         gs = list(torch._foreach_neg(gs))
     state = update.state if finite is None else [[x.clone() for x in each] for each in update.state]
+    ms, vs, steps = state
+    beta1, beta2 = group["adamw_betas"]  # of m and of v
     if fused:
-        ms, vs, steps = state
-        beta1, beta2 = group["adamw_betas"]
         how: dict[str, Any] = {name: group[name] for name in ("lr", "weight_decay", "capturable")}
         how |= {"maximize": False, "beta1": beta1, "beta2": beta2, "eps": group["adamw_eps"]}
         how["found_inf"] = None if update.finite is None else 1.0 - update.finite.to(torch.float32)
         adamw(xs, gs, ms, vs, [], steps, fused=True, amsgrad=False, **how)
     else:
-        _adamw_(group, xs, gs, *state)
+        torch._foreach_add_(steps, 1)
+        torch._foreach_lerp_(ms, gs, 1 - beta1)  # m ← β1·m + (1 − β1)g
+        torch._foreach_mul_(vs, beta2)
+        torch._foreach_addcmul_(vs, gs, gs, 1 - beta2)  # v ← β2·v + (1 − β2)g²
+        counts = torch.stack(steps).to(torch.promote_types(xs[0].dtype, torch.float32))
+        # 1 − βᵗ, to full precision in the first steps of a β near 1.
+        one, two = (-torch.expm1(counts * math.log(b)) if b else torch.ones_like(counts) for b in (beta1, beta2))
+        roots = torch._foreach_sqrt(vs)
+        # √v̂ + ε = (√v + ε·√(1 − β2ᵗ))/√(1 − β2ᵗ)
+        torch._foreach_add_(roots, (two.sqrt() * group["adamw_eps"]).unbind())
+        updates = list(torch._foreach_div(ms, roots))  # m/(√v + ε·√(1 − β2ᵗ))
+        torch._foreach_mul_(updates, (-two.sqrt() / one).unbind())
+        Rate.of_group({**group, "maximize": False}, xs[0].device).step_(xs, updates)
     for olds, news in zip((update.xs, *update.state), (xs, *state), strict=True):
         for old, new in zip(olds, news, strict=True):
             if new is not old:
                 old.copy_(new if finite is None else torch.where(finite.to(old.device), new, old))
-
-
-def _adamw_(
-    group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], ms: list[Tensor], vs: list[Tensor], steps: list[Tensor]
-) -> None:
-    """Update tensors on one device, and their state, as `AdamW` says."""
-    beta1, beta2 = group["adamw_betas"]
-    torch._foreach_add_(steps, 1)
-    torch._foreach_lerp_(ms, gs, 1 - beta1)
-    torch._foreach_mul_(vs, beta2)
-    torch._foreach_addcmul_(vs, gs, gs, 1 - beta2)
-    counts = torch.stack(steps).to(torch.promote_types(xs[0].dtype, torch.float32))
-    # 1 − βᵗ, to full precision in the first steps of a β near 1.
-    one, two = (-torch.expm1(counts * math.log(beta)) if beta else torch.ones_like(counts) for beta in (beta1, beta2))
-    roots = torch._foreach_sqrt(vs)
-    # √v̂ + ε = (√v + ε·√(1 − β2ᵗ))/√(1 − β2ᵗ)
-    torch._foreach_add_(roots, (two.sqrt() * group["adamw_eps"]).unbind())
-    updates = list(torch._foreach_div(ms, roots))
-    torch._foreach_mul_(updates, (-two.sqrt() / one).unbind())
-    Rate.of_group({**group, "maximize": False}, xs[0].device).step_(xs, updates)

@@ -25,7 +25,7 @@ def measured(gs: Sequence[Tensor]) -> tuple[bool | Tensor, list[Tensor]]:
     """
     if not gs:
         return True, []
-    alike: dict[Any, list[Tensor]] = {}
+    alike: dict[Any, list[Tensor]] = {}  # a launch for each device and dtype
     for g in gs:
         alike.setdefault((g.device, g.dtype), []).append(g)
     squares = []
@@ -70,7 +70,7 @@ class SkippedUpdates:
         self.counts: Tensor | None = None  # of all other updates, in the same order
 
     def __getstate__(self) -> dict[str, Any]:
-        in_a_row, total = self._so_far()
+        in_a_row, total = self.so_far()
         return {"most": self.most, "_in_a_row": in_a_row, "_total": total, "_warned": self._warned}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -83,11 +83,7 @@ class SkippedUpdates:
             self._copy = HostCopy(self.counts)
             self._latest = [0, 0]
 
-    def total(self) -> int:
-        """The number of updates so far that were skipped; waits for the device."""
-        return self._so_far()[1]
-
-    def _so_far(self) -> tuple[int, int]:
+    def so_far(self) -> tuple[int, int]:
         """How many of the latest updates in a row, and of all so far, were skipped; waits for the device."""
         if self.counts is None or self.counts.is_meta:  # without memory there are no counts
             return self._in_a_row, self._total
@@ -127,8 +123,8 @@ class SkippedUpdates:
         device = counts.device
         bad, skipped = (~torch.as_tensor(each).to(device, non_blocking=device.type != "cpu") for each in flag)
         # In place, so that each replay of a captured graph continues the count.
-        counts.add_(torch.stack([bad, skipped]))
-        counts[0].mul_(bad)
+        counts.add_(torch.stack([bad, skipped]))  # (2,): in a row, in total
+        counts[0].mul_(bad)  # a finite gradient ends the row
         if torch.compiler.is_compiling() or device.type == "meta" or is_capturing(device):
             return 0, 0
         self._latest = self._copy.read() or self._latest

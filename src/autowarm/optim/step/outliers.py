@@ -29,7 +29,7 @@ class Outliers:
         if limit is not None and not (isinstance(limit, float | int) and 0 < limit < math.inf):
             raise ValueError(f"skip_outliers must be a positive number, or None for never, got {limit!r}")
         self.limit = limit
-        # The last norms, the oldest first and zeros before; how many there are; updates since the last veto.
+        # (130,): the last 128 norms, the oldest first and zeros before; how many there are; updates since the last veto
         self.history: Tensor | None = None
 
     def prepare(self, device: torch.device) -> None:
@@ -37,17 +37,19 @@ class Outliers:
         if self.limit is not None and self.history is None:
             self.history = torch.zeros(_WINDOW + 2, dtype=torch.float32, device=device)
 
-    def judge(self, squares: Sequence[Tensor], finite: bool | Tensor) -> Any:
-        """Whether to make an update, given Σg² in parts and whether it is finite; remembers its norm."""
+    def judge(self, squares: Sequence[Tensor], finite: bool | Tensor, ranks: Any = None) -> Any:
+        """Whether to make an update, on all ranks, given Σg² in parts and whether it is finite; remembers its norm."""
         if finite is False or not squares:
             return finite
         history, limit = self.history, self.limit or math.inf
         assert history is not None
+        squares = squares if ranks is None else ranks.total(squares)
         norm = torch.stack([part.sqrt().to(history) for part in squares]).norm().reshape(1)
         norms, number, since = history[:_WINDOW], history[_WINDOW], history[_WINDOW + 1]
         count = number.clamp(min=1)
-        mean = norms.sum() / count
+        mean = norms.sum() / count  # zeros before the first norm add nothing
         variance = (norms.square().sum() / count - mean.square()).clamp(min=0)
+        # An outlier exceeds both bounds, once there are enough norms and the last veto is long ago
         bound = mean + limit * torch.maximum(variance.sqrt(), _SPREAD * mean)
         usual = (norm <= torch.maximum(bound, _TIMES * norms.max())) | (number < _LEAST) | (since < _EVERY - 1)
         passed = usual if finite is True else usual & finite
@@ -55,4 +57,5 @@ class Outliers:
         without = torch.cat([history[:-1], torch.zeros_like(norm)])
         now = torch.where(usual, with_it, without)
         history.copy_(now if finite is True else torch.where(finite, now, history))
-        return bool(passed) if read_on_host(history.device) else passed.reshape(())
+        passed = bool(passed) if read_on_host(history.device) else passed.reshape(())
+        return passed if ranks is None else ranks.all_of(passed)

@@ -133,7 +133,7 @@ class Plans(Remembered):
         return self.recall(id(geometry), tuple(key), wholes)
 
     def find(self, geometry: Geometry, tensors: "Tensors", wholes: "Wholes") -> Iterator[Plan]:
-        by_device: dict[torch.device, list[int]] = defaultdict(list)
+        by_device: dict[torch.device, list[int]] = defaultdict(list)  # a model may be spread over several
         for i, (device, *_) in enumerate(tensors):
             by_device[device].append(i)
         for device, places in by_device.items():
@@ -158,7 +158,7 @@ def cut(sizes: Sequence[int], device: torch.device, most: int | None = None) -> 
     """Split tensors of these sizes into slices, each as large as a part, or a single larger tensor."""
     most = most or _PART_BYTES.get(device.type, _PART_BYTES_ELSEWHERE)
     starts: list[int] = []
-    room = 0
+    room = 0  # bytes left in the present slice
     for i, size in enumerate(sizes):
         if not starts or size > room:
             starts.append(i)
@@ -183,6 +183,7 @@ def stacks_of(geometry: Any, tensors: Tensors) -> tuple[list[Stack], list[int]]:
         if shape.numel():
             alike[shape].append(i)
             elements[geometry.stack_size(shape)] += shape.numel()
+    # Which shapes share a stack: the largest first, because smaller ones may join theirs
     bounds = _Bounds.of(geometry, tensors)
     together: dict[tuple[int, int], list[torch.Size]] = defaultdict(list)
     filled: dict[tuple[int, int], int] = defaultdict(int)  # elements without the padding
@@ -207,7 +208,7 @@ def stacks_of(geometry: Any, tensors: Tensors) -> tuple[list[Stack], list[int]]:
             stack = max(matrix, matrix[::-1], key=lambda size: (elements[size], size))
         together[stack].append(shape)
     stacks: list[Stack] = []
-    order: list[int] = []
+    order: list[int] = []  # the tensors' indices, stack by stack
     for matrix, shapes in together.items():
         for by_shape in _split({shape: alike[shape] for shape in shapes}, bounds.most(matrix), geometry):
             members = [i for places in by_shape.values() for i in places]

@@ -80,7 +80,7 @@ class Rule(ABC):
         self, group: dict[str, Any], params: list[Tensor], state: State, collected: Sequence[list[Tensor]]
     ) -> None:
         """Add the entries of these tensors' states to a list for each, creating what is missing."""
-        lists = tuple(zip(collected, self.entries, strict=True))
+        lists = tuple(zip(collected, self.entries, strict=True))  # a list for each entry, to add to
         for p in params if self.keeps(group) else ():
             tensor_state, dtype = state[p], p.dtype
             dtype = self.wide.get(dtype, dtype)
@@ -130,6 +130,7 @@ class Oracle(Rule):
 
     def directions(self, update: Update, *, wanted: bool = True) -> list[Tensor]:
         """Update the momenta and return the directions, if wanted."""
+        # m ← βm + (1 − β)g, in place
         group, (ms,), beta = update.group, update.state, update.group["momentum"]
         gs = _masked(update)
         if not beta:
@@ -137,6 +138,7 @@ class Oracle(Rule):
         _average_(ms, gs, beta)
         if not (group["nesterov"] and wanted):
             return ms
+        # Nesterov: βm + (1 − β)g, in memory of ours where there is some
         if gs is not update.gs:  # they are ours
             torch._foreach_lerp_(gs, ms, beta)
             return gs
@@ -144,8 +146,8 @@ class Oracle(Rule):
 
     def update_(self, update: Update, plans: Plans) -> None:
         group, geometry = update.group, update.group["geometry"]
-        for plan in plans.of(geometry, update.xs, update.wholes):
-            ordered = update if plan.order is None else update.at(plan.order)
+        for plan in plans.of(geometry, update.xs, update.wholes):  # one for each device
+            ordered = update if plan.order is None else update.at(plan.order)  # as the plan's slices count them
             if ordered.finite is not None:
                 ordered.finite = ordered.finite.to(plan.device, non_blocking=True)
             rate = Rate.of_group(group, plan.device, ordered.finite)
@@ -157,19 +159,19 @@ class Oracle(Rule):
                 self._step_stack_(ordered[stack.some], stack, rate)
 
     def _step_stack_(self, update: Update, stack: Stack, rate: Rate) -> None:
-        X, slots = empty_stack(stack)
+        X, slots = empty_stack(stack)  # X (count, m, n); slots[i] a view of tensor i
         for part in stack.parts:
             fill_(stack, slots[part], self.directions(update[part]))
         del slots  # views of the memory that the iterations free
-        X = orthogonalize_(X, *stack.polar)
-        for run in stack.runs:
+        X = orthogonalize_(X, *stack.polar)  # X ← UVᵀ, in place
+        for run in stack.runs:  # x ← (1 − λη)x − ηR·UVᵀ, for tensors of one shape at a time
             xs, tensor_rate = update.xs[run.tensors], isinstance(rate.lr, Tensor)
             if tensor_rate and xs[0].nbytes >= _LARGE:
-                updates = block_of(stack, X, run, slice(0, len(xs)))
+                updates = block_of(stack, X, run, slice(0, len(xs)))  # (tensors, *shape)
                 rate.step_each_(xs, list(updates.unbind()), [-run.radius] * len(xs))
                 continue
             for part in run.parts:
-                updates = block_of(stack, X, run, part)
+                updates = block_of(stack, X, run, part)  # (tensors, *shape)
                 if tensor_rate:  # by which they are multiplied in their own dtype, and not in the weights'
                     updates = updates.to(torch.promote_types(xs[0].dtype, torch.float32))
                 rate.step_(xs[part], list(updates.unbind()), -run.radius)
@@ -186,8 +188,8 @@ class TwoMomenta(Oracle):
 
     def directions(self, update: Update, *, wanted: bool = True) -> list[Tensor]:
         (ms,), (beta1, beta2), gs = update.state, update.group["betas"], _masked(update)
-        directions = list(torch._foreach_lerp(gs, ms, beta1))
-        _average_(ms, gs, beta2)
+        directions = list(torch._foreach_lerp(gs, ms, beta1))  # β1·m + (1 − β1)g, new tensors
+        _average_(ms, gs, beta2)  # after the direction, which is of the old m
         return directions
 
 
@@ -230,17 +232,17 @@ def empty_stack(stack: Stack) -> tuple[Tensor, list[Tensor]]:
 
 
 def _of_run(stack: Stack, X: Tensor, run: Run) -> Tensor:
-    matrices = X[run.matrices]
+    matrices = X[run.matrices]  # (matrices of the run, m, n)
     if run.size == stack.size:
         return matrices
-    m, n = run.size
+    m, n = run.size  # smaller than the stack's: its corner
     return (matrices if m >= n else matrices.mT)[:, :m, :n]
 
 
 def fill_(stack: Stack, slots: list[Tensor], directions: list[Tensor]) -> None:
     """Copy the directions into their slots of the stack, in its dtype."""
     if stack.turned:
-        directions = [g.mT if g.shape in stack.turned else g for g in directions]
+        directions = [g.mT if g.shape in stack.turned else g for g in directions]  # (…, n, m) → (…, m, n)
     if not stack.plain:
         directions = [g.reshape(slot.shape) for g, slot in zip(directions, slots, strict=True)]
     torch._foreach_copy_(slots, directions)

@@ -17,7 +17,6 @@ from ...optim.step.outliers import Outliers
 from ...others.wrapped import hook, inside, unwrapped
 from ..alarms import MOST_IDLE
 from ..clock import UpdateClock, only_makes_state
-from ..core import OPEN_HORIZON
 from ..groups import first_peak
 from ..planning import clean
 from ..state import opened, sealed
@@ -99,11 +98,9 @@ class SpikeGuard:
                     f"veto compares the gradients of one optimizer, and {kind} holds {len(optimizers)}: clip them"
                 )
             if any(is_dtensor(p) for group in self.optimizer.param_groups for p in group["params"]):
-                raise ValueError(
-                    "veto needs whole gradients, and each rank has a part of them here (DTensors): clip them"
-                )
+                raise ValueError("veto needs whole gradients, and each rank has a part here (DTensors): clip them")
         total_steps = clean(total_steps=total_steps)["total_steps"]
-        self._guard = Guard(recover, total_steps or OPEN_HORIZON, self.optimizer)
+        self._guard = Guard(recover, total_steps, self.optimizer)
         first = next((p for group in self.optimizer.param_groups for p in group["params"]), torch.empty(0))
         settings = {"total_steps": total_steps, "recover": kind_of_recovery}
         self._losses = Losses(Ranks(process_group, settings, type(self).__name__, first.device))
@@ -149,15 +146,16 @@ class SpikeGuard:
         Raises:
             RuntimeError: ranks disagree. In ``loss.backward()``: it came after the first call that took the loss.
         """
-        self._order.taken(loss)
+        self._order.stepping(loss)
         updates_made, readings = self._losses.read(loss, self._clock, self._updates)
         self._updates += updates_made or 0
         if updates_made is None and not readings and self._clock.idle == MOST_IDLE:
             kind = type(self.optimizer).__name__
-            idle = (
-                f"SpikeGuard.step() was called {MOST_IDLE} times in a row, but {kind}, which it watches, made no update"
-            )
-            warnings.warn(f"{idle}. For another optimizer, make a new SpikeGuard", stacklevel=frames_of_ours())
+            warnings.warn(
+                f"SpikeGuard.step() was called {MOST_IDLE} times in a row, but {kind}, which it watches, made no "
+                "update. For another optimizer, make a new SpikeGuard", stacklevel=frames_of_ours(),
+            )  # fmt: skip
+        # The guard takes each loss that has arrived, but those of vetoed updates.
         for at, mean in readings:
             vetoed, self._vetoed = at in self._vetoed, [x for x in self._vetoed if x > at]
             if vetoed and mean is not None and math.isfinite(mean):

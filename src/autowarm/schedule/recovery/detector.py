@@ -45,7 +45,7 @@ class Detector:
     last: list[float] = field(default_factory=list)  # the last three losses, finite or not
     bad: list[bool] = field(default_factory=list)  # whether each of those was not finite or far too high
     calm: int = _MOST  # how many losses there were since the last of those; enough at the start
-    seen: int = 0  # how many finite losses there were
+    count: int = 0  # how many finite losses there were
     wary: bool = False  # whether weights were at fault, and the run has not been healthy since
     negative: bool = False  # whether one of them was below zero
     first: float | None = None  # the first level; None before there are enough losses
@@ -70,7 +70,8 @@ class Detector:
         """Take the loss of one more update; return the reason for an alarm, in words, or None."""
         self.at_low = False
         loss = math.inf if abs(loss) > _MOST_LOSS else loss  # NaN stays NaN, also in words
-        bad = not math.isfinite(loss) or loss > self._far()
+        far = self.first + self.fall + _FAR * self.noise if self.first is not None and self.judges else math.inf
+        bad = not math.isfinite(loss) or loss > far
         self.last, self.bad = [*self.last[-2:], loss], [*self.bad[-2:], bad]
         # What is not finite leaves nothing in the momenta, or else no weight and no loss is finite any more.
         self.calm = 0 if bad and math.isfinite(loss) else self.calm + 1
@@ -85,9 +86,9 @@ class Detector:
             self.negative, self.idle = True, self.idle or f"a loss of {loss:.4g} is below zero"
         self.recent.append(loss)
         del self.recent[: -self.window]
-        self.seen += 1
+        self.count += 1
         # A long level moves slowly, so it need not be computed at each update.
-        if len(self.recent) < _FEWEST or self.seen % (self.window // _FEWEST):
+        if len(self.recent) < _FEWEST or self.count % (self.window // _FEWEST):
             return None
         level, variance = _level(self.recent)
         self.levels += 1
@@ -122,7 +123,7 @@ class Detector:
 
     def is_low(self) -> bool:
         """Whether the last losses are as low as those of the lowest level, or there is only one yet."""
-        return self.seen == 1 if self.lowest is None else bool(self.recent) and self._stays_low(self.noise)
+        return self.count == 1 if self.lowest is None else bool(self.recent) and self._stays_low(self.noise)
 
     def is_above(self, level: float) -> bool:
         """Whether this level is too high."""
@@ -153,9 +154,6 @@ class Detector:
         newest = self.recent[-len(self.recent) // 4 :]
         settled = max(self.recent[-1], sum(newest) / len(newest)) <= self.lowest + noise
         return settled and self.calm >= max(_CALM, self.window)
-
-    def _far(self) -> float:
-        return math.inf if self.first is None or not self.judges else self.first + self.fall + _FAR * self.noise
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes, as plain numbers."""

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from ..._torch.frames import frames_of_ours
 from ...rate.restore import Snapshot, versions_of_frozen
+from ..core import OPEN_HORIZON
 from .detector import OPENING, Detector
 
 _FIRST = 0.1  # share of the rate right after a restart, from which it rises over a window of losses, and on trial
@@ -99,7 +100,7 @@ class Guard:
 
     _SAVED = ("since", "again", "early", "copied", "lowered", "climbs", "fell", "wrong", "idle", "bar", "span")
 
-    def __init__(self, recover: Any, length: int, optimizer: Optimizer | None = None) -> None:
+    def __init__(self, recover: Any, length: int | None, optimizer: Optimizer | None = None) -> None:
         self._restores, self._model = recover != "warn", recover if isinstance(recover, nn.Module) else None
         self._frozen = {} if optimizer is None else versions_of_frozen(optimizer, self._model)
         self._recoveries: list[Recovery] = []
@@ -108,12 +109,12 @@ class Guard:
         self._fell = 0  # how many updates passed between the copy and the last alarm
         self.restart(length)
 
-    def restart(self, length: int) -> None:
+    def restart(self, length: int | None) -> None:
         """Know nothing of the loss, as in a new run or before other data."""
         self._wrong = 0
         self._lowered = 1.0  # what is left of the schedule's rate after the alarms so far
         self._climbs: int | None = None  # the update from which the rate climbs back
-        self._anew(Detector.over(length).window)
+        self._anew(Detector.over(length or OPEN_HORIZON).window)
 
     def _anew(self, window: int) -> None:
         """The level counts anew, so that the same rise raises no second alarm."""
@@ -129,9 +130,9 @@ class Guard:
         self._bar = math.inf  # the weights were at fault if the copy's losses are lower
         self._before: Snapshot | None = None  # the run as it was at the alarm; None if that is broken
 
-    def resize(self, length: int) -> None:
+    def resize(self, length: int | None) -> None:
         """The run has another length now."""
-        self._detector.window = Detector.over(length).window
+        self._detector.window = Detector.over(length or OPEN_HORIZON).window
 
     def __getstate__(self) -> dict[str, Any]:
         # The copies restore the tensors of this run, and not those of a copied one.
@@ -166,6 +167,7 @@ class Guard:
         """
         if loss is None or (self._since is not None and at <= self._since):
             return None  # no loss, or a late one of weights that were replaced
+        # An alarm, unless two have blamed the weights wrongly, or the copy on trial does better.
         detector = self._detector
         reason = detector.see(loss)
         broken, recent = not all(map(math.isfinite, detector.last)), detector.recent
@@ -185,25 +187,24 @@ class Guard:
                 "without a loss below zero, would show otherwise. Losses that are not finite still count",
                 stacklevel=frames_of_ours(),
             )
+        # This loss is the first one at the weights of the last copy: it proves them, or shows that they are broken.
         if self._unproven is not None and at > self._unproven.update:
             self._copy, self._unproven = self._copy if detector.bad[-1] else self._unproven, None
-        self._keep(updates, optimizer, average)
-        return None
-
-    def _keep(self, updates: int, optimizer: Optimizer, average: float | None) -> None:
-        """Copy the run at a new low, and no more often than once in a window; and at once if there is no copy."""
-        window = self._detector.window
-        if self._detector.at_low and (self._since is None or updates - self._since >= 2 * window):
-            self._again = self._detector.wary = False  # a low at the full rate
+        # A low at the full rate: the run is healthy again.
+        window = detector.window
+        if detector.at_low and (self._since is None or updates - self._since >= 2 * window):
+            self._again = detector.wary = False
             self._early = 0
             if self._climbs is None and self._lowered < 1.0:
                 self._climbs = updates + self._fell
-        due = self._detector.at_low and (self._copied is None or updates - self._copied >= window)
-        # A resumed run has no copy. This one does not count, so that later ones are those of an uninterrupted run.
-        extra = self._copy is None and self._detector.is_low()
+        # Copy the run at a new low, and no more often than once in a window; and at once if there is no copy, as in a
+        # resumed run. That one does not count, so that later ones are those of an uninterrupted run.
+        due = detector.at_low and (self._copied is None or updates - self._copied >= window)
+        extra = self._copy is None and detector.is_low()
         if self._restores and (due or extra) and self._unproven is None:
             self._copied = updates if due or self._copied is None else self._copied
             self._unproven = _Copy(updates, Snapshot(optimizer, self._model, self._frozen), average)
+        return None
 
     @contextmanager
     def at_copy(self, optimizer: Optimizer) -> Iterator[tuple[int, Any] | None]:
@@ -229,16 +230,18 @@ class Guard:
     def _alarm(self, updates: int, reason: str, broken: bool, optimizer: Optimizer, peak: float) -> Recovery | None:
         """Do what `decide` says, and warn of it. Returns None while a trial has not told."""
         copy, self._unproven, before = self._copy, None, peak * self._left(updates)
+        # What the alarm follows on.
         elapsed = math.inf if self._since is None else updates - self._since
         early = self._trial is not None or elapsed <= self._detector.window // 4
         recovery = self._trial or Recovery(updates, None if copy is None else copy.update, reason, before, before)
         history = History(
             has_copy=self._restores and copy is not None, on_trial=self._trial is not None,
-            is_known=bool(self._recoveries) and not self._detector.seen, is_early=early, failures=self._early,
+            is_known=bool(self._recoveries) and not self._detector.count, is_early=early, failures=self._early,
             lowers=self._again and not early, is_lowest=self._left(updates) <= _LEAST * (1 + 1e-9),
         )  # fmt: skip
         if history.has_copy:
             self._early = self._early + 1 if early else 0
+        # What follows from it. Three actions end here, and three go on from the copy.
         match action := decide(broken, history):
             case Action.NOTHING:
                 return None
@@ -260,6 +263,7 @@ class Guard:
                 recovery = recovery._replace(peak_after=after)
             case Action.RESTORE:
                 how = ""
+        # Back to the copy: its losses count anew, and the rate rises from a tenth again.
         assert copy is not None
         copy.snapshot.restore(optimizer)
         self.average, self._since = copy.average, updates

@@ -26,7 +26,7 @@ class Order:
             self._watched = True
             loss.register_hook(self._refuse)
 
-    def taken(self, loss: Tensor | float | None) -> None:
+    def stepping(self, loss: Tensor | float | None) -> None:
         """A step takes the losses so far, and this one."""
         self.observed(loss)
         self._stepped = self._watched

@@ -1,0 +1,92 @@
+"""The walk limit: at a run's first update, how high a peak rate its weights bear.
+
+A step at rate η moves the weights by η·‖d‖, where ‖d‖ follows from the optimizer (`others.known.step_norm`), and T
+steps in random directions move them √T times as far: at most c times their norm, if
+
+    peak ≤ c·‖W0‖/(‖d‖·√min(T, 4000)).
+
+Norms are over all tensors that the optimizer trains. Where groups have peaks of their own, the root of the sum of
+(peakᵢ·‖dᵢ‖)² counts, and one factor lowers all peaks. It multiplies the whole schedule: under a cap alone, a run would
+stay at the highest rate that its weights bear for too long.
+"""
+
+import math
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from .._torch.devices import collective_device, is_capturing
+from .._torch.modes import in_normal_mode
+from ..optim.ranks.dtensors import local, shards
+from ..others.known import step_norm
+from ..others.wrapped import inside
+from .core import OPEN_HORIZON
+from .groups import Rate
+
+
+class PeakLimit:
+    """Lowers the peak rates by ``factor`` where they exceed the limit of c = ``most``; None limits nothing.
+
+    ``moves`` is the share of the weights' norm by which an update at the peak rates moves them: None before the first
+    update, 0 where it cannot be told. ``length`` is the T that the factor is for.
+    """
+
+    def __init__(self, most: float | None) -> None:
+        self.most, self.factor, self.length = most, 1.0, OPEN_HORIZON
+        self.moves: float | None = None
+        self._sums: list[float] | None = None  # from before the first update
+
+    def look(self, optimizer: Optimizer, rates: Iterable[Rate]) -> None:
+        """Measure the weights now, unless a graph is being captured. The last look before `settle` counts."""
+        params = (p for group in optimizer.param_groups for p in group["params"])
+        if self.most is not None and not any(map(is_capturing, {p.device for p in params})):
+            self._sums = _sums(optimizer, rates)
+
+    def settle(
+        self, optimizer: Optimizer, rates: Iterable[Rate], length: int | None, ranks: dist.ProcessGroup | None
+    ) -> None:
+        """Compute the limit, the same on all ranks: each of them must call this."""
+        if self.most is None:
+            return
+        sums = self._sums or _sums(optimizer, rates)
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size(ranks) > 1:
+            total = torch.tensor(sums, dtype=torch.float32, device=collective_device(ranks))
+            dist.all_reduce(total, group=ranks)
+            sums = total.tolist()
+        moves = math.sqrt(sums[1] / sums[0]) if sums[0] > 0 else 0.0
+        self.moves = moves if math.isfinite(moves) else 0.0
+        self.resize(length)
+
+    def resize(self, length: int | None) -> bool:
+        """Compute the factor for a run of this length; return whether it has changed."""
+        before, self.length = self.factor, length or OPEN_HORIZON
+        if self.most is not None and self.moves:
+            self.factor = min(1.0, self.most / math.sqrt(min(self.length, OPEN_HORIZON)) / self.moves)
+        return self.factor != before
+
+    def words(self, peak: float) -> dict[str, float]:
+        """The numbers of the warning, where ``peak`` is the limited one."""
+        moves, bears = (float(f"{100 * share * (self.moves or 0.0):.2g}") for share in (1.0, self.factor))
+        return {"lr": peak / self.factor, "peak": peak, "updates": self.length, "moves": moves, "bears": bears}
+
+
+@in_normal_mode
+@torch.no_grad()
+def _sums(optimizer: Optimizer, rates: Iterable[Rate]) -> list[float]:
+    """A rank's ‖W0‖² and (peak·‖d‖)²; NaN if a tensor has no values, or a step of unknown norm."""
+    peaks = {id(group): rate.peak * rate.scale for group, rate in zip(optimizer.param_groups, rates, strict=False)}
+    weights, step = list[torch.Tensor](), 0.0
+    for one in inside(optimizer):
+        for group in one.param_groups:
+            peak = peaks.get(id(group), 0.0)
+            for p in (p for p in group["params"] if p.requires_grad and peak):
+                if is_lazy(p) or p.is_meta or p.layout is not torch.strided:
+                    return [math.nan, math.nan]
+                x = local(p.detach())
+                norm = torch.linalg.vector_norm(x, dtype=torch.float32 if x.itemsize < 4 else x.dtype)
+                weights.append(norm.to(weights[0] if weights else norm) * math.sqrt(shards(p)))
+                step += (peak * step_norm(one, group, p.shape)) ** 2
+    return [sum(norm**2 for norm in torch.stack(weights).tolist()) if weights else 0.0, step]

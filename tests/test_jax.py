@@ -124,7 +124,11 @@ def test_an_unusual_stream_has_the_rule_s_shares(total: int, options: dict[str, 
 @pytest.mark.parametrize(("geometry", "make"), [("sign", Lion), ("spectral", Muon), ("frobenius", NormSGD)])
 def test_each_geometry_has_the_shares_of_the_torch_schedule(geometry: str, make: Callable[..., Any]) -> None:
     optimizer = make([torch.nn.Parameter(torch.ones(2, 2))], lr=1.0)
-    schedule, row, shares = AdaptiveWarmup(optimizer, T, trained=False), np.array(FALLING[:T], np.float32), []
+    schedule, row, shares = (
+        AdaptiveWarmup(optimizer, T, trained=False, peak_limit=None),
+        np.array(FALLING[:T], np.float32),
+        [],
+    )
     for loss in row.tolist():
         shares.append(optimizer.param_groups[0]["lr"])
         optimizer.step()

@@ -18,7 +18,6 @@ import autowarm
 from autowarm import geometry, theory
 from autowarm.geometry import total_kappa
 from autowarm.lab.commands import main
-from autowarm.lab.training.sharpness import sharpness
 from autowarm.schedule import Profile, calibrate, objective
 from autowarm.smoothness import Probe, fit
 
@@ -216,13 +215,6 @@ API = {
     "fit([-1, 2, 3, 4], [1, 2, 3, 4], 'assumption')": "gaps above 0",
     "fit([1, 2, 3], [1, 2, 3], 'linear', rho=2)": "'linear' has none to set",
     "fit([1, 2, 3], [1, 2, 3], 'power', rho=-1)": "rho must be positive",
-    **{f"sharpness(lambda: {given}, [w])": words for given, words in {
-        "None": "the loss is a NoneType: let its function return a tensor, without backward",
-        "3.0": "the loss is a float",
-        "w.square()": "the loss has shape (4, 4): it is to be one element",
-        "w.square().sum().detach()": "the loss has no graph|with gradients on",
-        "torch.ones(())": "the loss has no graph",
-    }.items()},
     "Probe(net, opt, every=0)": "every must be at least 1",
     **{f"theory.Smoothness({given})": words for given, words in {
         "2.0, -1.0, 0.0, 1.0": "K0", "2.0, 1.0, -1.0, 1.0": "K1", "2.0, 1.0, 0.0, math.inf": "K_rho",
@@ -252,7 +244,7 @@ API = {
 
 COMMANDS = {  # beside those of tests/lab/commands/test_wrong_words.py
     "--versoin": "unknown command|replay",
-    "replay --html letter.txt letter.txt": "--html takes a name that ends in .html, got letter.txt",
+    "replay --html letter.txt letter.txt": "letter.txt cannot be written|must end in .html",
     "train --data.corpus=": "data.corpus must not be empty",
     "replay letter.txt": "Dear reader|two columns, step and loss",
     "train --steps 0": "steps must be at least 1",
@@ -275,7 +267,7 @@ def names(folder: Path) -> dict[str, Any]:
     return {
         **{name: getattr(autowarm, name) for name in autowarm.__all__},
         "autowarm": autowarm, "math": math, "np": np, "torch": torch, "geometry": geometry, "theory": theory, "K": theory.Smoothness(1.7, 2.0, 0.3, 5.0),
-        "w": net[0].weight, "calibrate": calibrate, "objective": objective, "Profile": Profile, "fit": fit, "sharpness": sharpness, "Probe": Probe, "total_kappa": total_kappa, "net": net, "folder": folder,
+        "w": net[0].weight, "calibrate": calibrate, "objective": objective, "Profile": Profile, "fit": fit, "Probe": Probe, "total_kappa": total_kappa, "net": net, "folder": folder,
         "opt": autowarm.Muon.from_model(net, lr=1e-3),
         "sched": autowarm.AdaptiveWarmup(autowarm.Muon.from_model(net, lr=1e-3), 100),
         "loader": torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2),

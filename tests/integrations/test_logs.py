@@ -127,7 +127,7 @@ def test_the_labs_own_metrics(tmp_path: Path) -> None:
     writer = MetricsLog(tmp_path, 0, "id", Task(None, RunConfig(task="mlp"), "mlp"), quiet=False)
     for step in range(1, 101):
         loss = float("nan") if step == 7 else 4.0 - step / 100
-        writer.write(Progress(step=step, loss=loss, lr=PEAK * min(1.0, step / WARMUP)))
+        writer.write(Progress(step=step, loss=loss, lr=PEAK * min(1.0, step / WARMUP)), {}, {}, {})
     writer.close()
     [log] = read(tmp_path)  # metrics.jsonl before the events
     [events] = read(next(tmp_path.glob("*tfevents*")))

@@ -179,8 +179,8 @@ NONE = {
 def test_there_is_no_limit(make: Callable[[], Optimizer]) -> None:
     optimizer = make()
     scheduler = AdaptiveWarmup(optimizer, T, trained=False)
-    scheduler._limit.look(optimizer, scheduler._groups)
-    scheduler._limit.settle(optimizer, scheduler._groups, T, None)
+    scheduler._limit.look(optimizer, scheduler._groups.rates)
+    scheduler._limit.settle(optimizer, scheduler._groups.rates, T, None)
     assert (scheduler._limit.factor, scheduler.metrics().get("peak_limit")) == (1.0, None)
 
 

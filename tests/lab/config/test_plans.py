@@ -55,7 +55,7 @@ def test_every_sweep_is_there_at_every_scale() -> None:
 
 @pytest.mark.parametrize("size", ["124M", "210M"])
 def test_the_cells_of_the_main_table(size: str) -> None:
-    """What no row of `settings.csv` holds: two numbers of tokens at each batch size, and where the grids end."""
+    """What no row of `settings.csv` holds: two numbers of tokens at each batch size."""
     lengths: dict[str, list[int | None]] = {}
     for point in sweep(f"paper/warmup-sweep-{size}").points():
         optimizer, batch, tokens = point.cell.split("-")
@@ -64,11 +64,6 @@ def test_the_cells_of_the_main_table(size: str) -> None:
         if point.run.schedule.kind == "linear":
             lengths.setdefault(point.cell, []).append(point.run.schedule.warmup_steps)
     assert len(lengths) == 12
-    ends = {"muon-32": (50, 6000), "muon-256": (100, 4000), "lion-32": (1000, 16000), "lion-256": (500, 6000),
-            "normsgd-32": (50, 5000), "normsgd-256": (50, 5000)}  # fmt: skip
-    assert {cell: (some[0], some[-1]) for cell, some in lengths.items()} == {
-        f"{start}-{tokens}": both for start, both in ends.items() for tokens in ("1B", "2.1B")
-    }
 
 
 def test_the_grid_is_every_optimizer_rate_schedule_and_seed_once() -> None:

@@ -27,8 +27,8 @@ from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.analysis.statistics import Estimate
 
 from . import beds, bench, entries
-from .measures import regret, sweep
-from .pages.tables import mean_and_worst, with_error
+from .measures import regret
+from .pages.tables import mean_and_worst, whole_seeds, with_error
 from .rows import Cell, PlannedRow, Row, Rows
 
 LIMITS = ("peak limit 2.5", "peak limit 2")
@@ -59,9 +59,8 @@ def judgement_table(rows: Rows) -> str:
     """CSV: means over settings by length and limit: the cost, the excess, the sensitivity; the cost alone in (b)."""
     lines: list[list[object]] = []
     for plan in bench.PLAN:
-        found = [sweep(rows, bench.BEDS[bed][0], bench.cells(bed, one, plan.steps), NAMES, plan.seeds)
-                 for bed in plan.beds for one in bench.OPTIMIZERS]  # fmt: skip
-        some = [one for one in found if one is not None]
+        found = [whole_seeds(rows, bed, plan._replace(entries=NAMES)) for bed in plan.beds]
+        some = [one for swept in found if swept is not None for one in swept[1].values()]
         over = {name: [[loss - min(map(min, one.curves.values())) for loss in one.curves[name][TUNED + 1 :]]
                        for one in some] for name in NAMES}  # fmt: skip
         for name in NAMES if some else ():

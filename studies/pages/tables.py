@@ -3,7 +3,6 @@
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -67,20 +66,26 @@ def sweeps(data: Path) -> dict[str, dict[str, Sweep]]:
         if cell.steps == 4_000:
             tuned.setdefault(cell.optimizer, []).append(cell)
     first = {name: sweep(people, PEOPLE, tuned[name], SENSITIVE, [TUNING_SEED]) for name in bench.OPTIMIZERS}
-    found = {"LLaMA on bytes, T = 4,000, one seed, five rates": first}
+    found: dict[str, dict[str, Sweep | None]] = {"LLaMA on bytes, T = 4,000, one seed, five rates": first}
     for part in bench.PLAN:
         for bed in part.beds:
-            make = partial(_swept, rows, bed, part)
-            if seeds := [seed for seed in part.seeds if all(make([seed]).values())]:
-                count = "one seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
-                found[f"{bench.TITLES[bed]}, T = {part.steps:,}, {count}"] = make(seeds)
+            if (swept := whole_seeds(rows, bed, part)) is not None:
+                count = "one seed" if swept[0] == 1 else f"{swept[0]} seeds"
+                found[f"{bench.TITLES[bed]}, T = {part.steps:,}, {count}"] = {**swept[1]}
     whole = {name: {one: made for one, made in some.items() if made is not None} for name, some in found.items()}
     return {name: some for name, some in whole.items() if len(some) == len(bench.OPTIMIZERS)}
 
 
-def _swept(rows: Rows, bed: str, part: bench.Part, seeds: Sequence[int]) -> dict[str, Sweep | None]:
-    where = bench.BEDS[bed][0]
-    return {one: sweep(rows, where, bench.cells(bed, one, part.steps), part.entries, seeds) for one in bench.OPTIMIZERS}
+def whole_seeds(rows: Rows, bed: str, part: bench.Part) -> tuple[int, dict[str, Sweep]] | None:
+    """A bed by optimizer, means over the seeds of which all runs are made, and how many these are; None without any."""
+    every = {one: bench.cells(bed, one, part.steps) for one in bench.OPTIMIZERS}
+
+    def swept(seeds: Sequence[int]) -> dict[str, Sweep]:
+        each = {one: sweep(rows, bench.BEDS[bed][0], cells, part.entries, seeds) for one, cells in every.items()}
+        return {one: found for one, found in each.items() if found is not None}
+
+    seeds = [seed for seed in part.seeds if len(swept([seed])) == len(every)]
+    return (len(seeds), swept(seeds)) if seeds else None
 
 
 def sensitivity_table(found: Mapping[str, Mapping[str, Sweep]]) -> str:

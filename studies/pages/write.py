@@ -11,7 +11,7 @@ from autowarm.lab.analysis.markdown import table
 from autowarm.lab.config import LabError
 from autowarm.lab.files import write_atomically
 
-from .. import geometry, published, recovery
+from .. import bench, geometry, peak_limit, published, recovery
 from ..rows import Rows
 from .figures import recovery_figure, sensitivity_figure
 from .find_rate import find_rate_table, searches_figure
@@ -27,6 +27,7 @@ def tables(data: Path) -> dict[str, str]:
     return texts(data) | {
         "geometry-short": geometry.short_table(judged_by_geometry),
         "geometry-long": geometry.long_table(judged_by_geometry),
+        "peak-limit": peak_limit.judgement_table(Rows.load(data / "studies" / bench.ROWS.name)),
         "geometry-rates": geometry.rates_table(judged_by_geometry),
         "faults-recovered": recovery.faults_table(Rows.load(data / "studies" / "faults.jsonl")),
         "find-rate": find_rate_table(data), "published": published.published_table(),

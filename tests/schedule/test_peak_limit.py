@@ -47,7 +47,7 @@ def train(scheduler: AdaptiveWarmup, updates: range, order: str = "after") -> li
 
 
 def factor(optimizer: Optimizer, updates: int = 1, **options: Any) -> float | None:
-    scheduler = AdaptiveWarmup(optimizer, T, **options)
+    scheduler = AdaptiveWarmup(optimizer, T, **{"peak_limit": 2.5} | options)
     with warnings.catch_warnings(action="ignore"):
         train(scheduler, range(updates))
     return scheduler.metrics().get("peak_limit")
@@ -141,7 +141,7 @@ def test_it_is_said_once_in_these_words() -> None:
     p = weights(10, 10)
     with torch.no_grad():
         p.mul_(2.5 / p.norm())  # 0.03 moves it by 12%
-    scheduler = AdaptiveWarmup(Lion([p], lr=0.03), 1000)
+    scheduler = AdaptiveWarmup(Lion([p], lr=0.03), 1000, peak_limit=2.5)
     with pytest.warns(UserWarning, match="moves the weights") as caught:
         train(scheduler, range(20))
     assert [str(one.message) for one in caught] == [
@@ -151,8 +151,17 @@ def test_it_is_said_once_in_these_words() -> None:
     assert Path(caught[0].filename).name == "test_peak_limit.py"
 
 
+def test_unless_a_limit_is_given_it_is_only_said() -> None:
+    runs = [AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T, **given) for given in ({}, {"peak_limit": None})]
+    with pytest.warns(UserWarning, match=r"peak_limit=2\.5 would lower the peak to 0\.0"):
+        ours = train(runs[0], range(T))
+    assert ours == train(runs[1], range(T))
+    assert runs[0].metrics()["peak_limit"] < 1.0
+    assert "limited" not in repr(runs[0])
+
+
 def test_algorithm_1s_order_is_limited_from_its_first_update_on() -> None:
-    scheduler = AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T)
+    scheduler = AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T, peak_limit=2.5)
     with warnings.catch_warnings(action="ignore"):
         rates = train(scheduler, range(3), order="before")
     assert rates[0] == pytest.approx(scheduler.metrics()["peak_limit"] * HOT / 10)
@@ -178,7 +187,7 @@ NONE = {
 @pytest.mark.parametrize("make", NONE.values(), ids=NONE)
 def test_there_is_no_limit(make: Callable[[], Optimizer]) -> None:
     optimizer = make()
-    scheduler = AdaptiveWarmup(optimizer, T, trained=False)
+    scheduler = AdaptiveWarmup(optimizer, T, trained=False, peak_limit=2.5)
     scheduler._limit.look(optimizer, scheduler._groups.rates)
     scheduler._limit.settle(optimizer, scheduler._groups.rates, T, None)
     assert (scheduler._limit.factor, scheduler.metrics().get("peak_limit")) == (1.0, None)
@@ -193,7 +202,9 @@ def test_groups_share_one_factor() -> None:
     assert factor(Lion(groups(), lr=1.0)) == pytest.approx(2.5 * norm / step / math.sqrt(T))
     frozen = [*groups(), {"params": [weights(50, 50)], "lr": 0.0}, {"params": [weights(9).requires_grad_(False)]}]
     assert factor(Lion(frozen, lr=0.2)) == factor(Lion(groups(), lr=1.0))
-    steady = AdaptiveWarmup(Lion([*groups(), {"params": [weights(5)], "lr": 0.2, "warmup": False}], lr=1.0), T)
+    steady = AdaptiveWarmup(
+        Lion([*groups(), {"params": [weights(5)], "lr": 0.2, "warmup": False}], lr=1.0), T, peak_limit=2.5
+    )
     with warnings.catch_warnings(action="ignore"):
         train(steady, range(2))
     assert steady.get_last_lr()[2] == pytest.approx(0.2 * steady.metrics()["peak_limit"])
@@ -216,7 +227,7 @@ def test_hybrids_count_each_step_as_its_optimizer_makes_it() -> None:
 @pytest.mark.parametrize("at", [0, 1, 30])
 def test_a_resumed_run_has_the_same_limit(at: int) -> None:
     def made() -> AdaptiveWarmup:
-        return AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T)
+        return AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T, peak_limit=2.5)
 
     first, straight, second = made(), made(), made()
     with warnings.catch_warnings(action="ignore"):
@@ -236,14 +247,14 @@ def test_a_resumed_run_has_the_same_limit(at: int) -> None:
 def test_another_length_in_the_warm_up_moves_it(total: int, ratio: float) -> None:
     limits, rates = [], []
     for resumed in (False, True):
-        scheduler = AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T)
+        scheduler = AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T, peak_limit=2.5)
         with warnings.catch_warnings(action="ignore"):
             train(scheduler, range(5))
         before, state = scheduler.metrics()["peak_limit"], saved(scheduler)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             if resumed:
-                scheduler = AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), total)
+                scheduler = AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), total, peak_limit=2.5)
                 scheduler.load_state_dict(state)
             else:
                 scheduler.extend(total)
@@ -256,7 +267,7 @@ def test_another_length_in_the_warm_up_moves_it(total: int, ratio: float) -> Non
 
 
 def test_another_length_in_the_decay_leaves_it() -> None:
-    scheduler = AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T)
+    scheduler = AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T, peak_limit=2.5)
     with warnings.catch_warnings(action="ignore"):
         train(scheduler, range(60))
     assert scheduler.phase == "decay"
@@ -267,7 +278,7 @@ def test_another_length_in_the_decay_leaves_it() -> None:
 
 def test_after_a_milestone_it_looks_at_the_weights_of_then() -> None:
     optimizer = Lion([weights(8, 8)], lr=HOT)
-    ours = AdaptiveWarmup(optimizer, T)
+    ours = AdaptiveWarmup(optimizer, T, peak_limit=2.5)
     both = SequentialLR(optimizer, [LinearLR(optimizer), ours], milestones=[3])
     for t in range(5):
         optimizer.param_groups[0]["params"][0].grad = torch.ones(8, 8)
@@ -281,7 +292,7 @@ def test_after_a_milestone_it_looks_at_the_weights_of_then() -> None:
 
 
 def test_an_alarm_starts_from_the_limited_peak() -> None:
-    scheduler = AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T, recover="warn")
+    scheduler = AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T, recover="warn", peak_limit=2.5)
     with warnings.catch_warnings(action="ignore"):
         train(scheduler, range(60))
         scheduler.optimizer.step()

@@ -12,6 +12,7 @@ stay at the highest rate that its weights bear for too long.
 
 import math
 from collections.abc import Iterable
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -28,14 +29,15 @@ from .groups import Rate
 
 
 class PeakLimit:
-    """Lowers the peak rates by ``factor`` where they exceed the limit of c = ``most``; None limits nothing.
+    """Lowers the peak rates by ``factor`` where they exceed the limit of c = ``given``; None limits nothing.
 
-    ``moves`` is the share of the weights' norm by which an update at the peak rates moves them: None before the first
-    update, 0 where it cannot be told. ``length`` is the T that the factor is for.
+    "warn" finds the factor for c = 2.5, and leaves the peaks: ``acting`` is 1. ``moves`` is the share of the weights'
+    norm by which an update at the peaks moves them: None before the first update, 0 where it cannot be told.
     """
 
-    def __init__(self, most: float | None) -> None:
-        self.most, self.factor, self.length = most, 1.0, OPEN_HORIZON
+    def __init__(self, given: "float | Literal['warn'] | None") -> None:
+        self.given, self.most = given, 2.5 if given == "warn" else given
+        self.factor, self.acting, self.length = 1.0, 1.0, OPEN_HORIZON
         self.moves: float | None = None
         self._sums: list[float] | None = None  # from before the first update
 
@@ -45,9 +47,7 @@ class PeakLimit:
         if self.most is not None and not any(map(is_capturing, {p.device for p in params})):
             self._sums = _sums(optimizer, rates)
 
-    def settle(
-        self, optimizer: Optimizer, rates: Iterable[Rate], length: int | None, ranks: dist.ProcessGroup | None
-    ) -> None:
+    def settle(self, optimizer: Optimizer, rates: Iterable[Rate], length: int | None, ranks: Any) -> None:
         """Compute the limit, the same on all ranks: each of them must call this."""
         if self.most is None:
             return
@@ -65,12 +65,16 @@ class PeakLimit:
         before, self.length = self.factor, length or OPEN_HORIZON
         if self.most is not None and self.moves:
             self.factor = min(1.0, self.most / math.sqrt(min(self.length, OPEN_HORIZON)) / self.moves)
+        self.acting = 1.0 if self.given == "warn" else self.factor
         return self.factor != before
 
-    def words(self, peak: float) -> dict[str, float]:
-        """The numbers of the warning, where ``peak`` is the limited one."""
+    def words(self, lr: float) -> dict[str, Any]:
+        """What the warning says of a peak rate."""
         moves, bears = (float(f"{100 * share * (self.moves or 0.0):.2g}") for share in (1.0, self.factor))
-        return {"lr": peak / self.factor, "peak": peak, "updates": self.length, "moves": moves, "bears": bears}
+        acts = f"the peak is {lr * self.factor:.2g} (peak_limit=None keeps {lr:g})"
+        if self.given == "warn":
+            acts = f"peak_limit={self.most:g} would lower the peak to {lr * self.factor:.2g}"
+        return {"lr": lr, "updates": self.length, "moves": moves, "bears": bears, "acts": acts}
 
 
 @in_normal_mode

@@ -38,11 +38,13 @@ def texts(data: Path) -> dict[str, str]:
     every = [*judged(data, "warm-up"), *judged(data, "horizon")]
     main = [*filter(decides, every)]
     fresh = [*judged(data, "fresh"), *judged(data, "unseen")]
+    found = sweeps(data)
     insured, people = groups(data, main), stored(data, "realistic")
     return {
         "cost": cost_table(insured),
         "insurance": insurance_table(insured),
-        "sensitivity": sensitivity_table(sweeps(data)),
+        "sensitivity": sensitivity_table(found),
+        "sensitivity-all": overall_table(found),
         "regret": choices_table(main, (1_000, 4_000, 16_000)),
         "lengths": lengths_table(main),
         "kinds": kinds_table(main, lambda cell: FAMILIES[cell.task]),
@@ -99,6 +101,25 @@ def sensitivity_table(found: Mapping[str, Mapping[str, Sweep]]) -> str:
                 lines.append([bed, title(name), *(f"{x:.3f}" for x in (*each, statistics.fmean(each))),
                               f"{statistics.fmean(over):.3f}", f"{max(over):.3f}"])  # fmt: skip
     return comma_separated(["bed", "warm-up", *bench.OPTIMIZERS, "mean", "mean excess", "worst excess"], lines)
+
+
+def overall_table(found: Mapping[str, Mapping[str, Sweep]]) -> str:
+    """CSV: a row for each entry that was run everywhere: means over beds and optimizers, and the default's lead."""
+    every, lines = [one for some in found.values() for one in some.values()], []
+    for name in SENSITIVE:
+        if all(name in one.curves for one in every):
+            each = [one.sensitivity(name) for one in every]
+            over = [one.excess(name) for one in every]
+            more = [
+                with_error(Estimate(tuple(x - y for x, y in zip(values, ours, strict=True))))
+                for values, ours in (
+                    (each, [one.sensitivity(DEFAULT) for one in every]), (over, [one.excess(DEFAULT) for one in every])
+                )
+            ]  # fmt: skip
+            lines.append([title(name), f"{statistics.fmean(each):.3f}", more[0], f"{statistics.fmean(over):.3f}",
+                          more[1], f"{max(over):.3f}"])  # fmt: skip
+    head = ["warm-up", "sensitivity", "− the default's", "excess", "− the default's ", "worst excess"]
+    return comma_separated(head, lines)
 
 
 # At one rate

@@ -189,7 +189,7 @@ def short_table(rows: Rows) -> str:
     for setting in short_settings():
         source = next(some for some in stored.values() if some.runs("cells", setting.cell, "linear 0"))
         if (both := paired(rows, setting, source)) is not None:
-            kind = "unseen tasks" if setting.cell in new else "the study's settings"
+            kind = "unseen" if setting.cell in new else "study"
             for key in ((kind, setting.cell.optimizer), (kind, "all")):
                 costs[key].append(both)
     lines = []
@@ -216,7 +216,7 @@ def long_table(rows: Rows) -> str:
         ours = rows.runs(part, cell, DEFAULT, seeds)
         lengths = statistics.fmean(row["warmup_steps"] for row in ours.values()) / cell.steps
         losses = [_mean(every.losses(part, cell, name), seeds) for name in names]
-        lines.append(["as people train" if part == PEOPLE else "without clipping", cell.optimizer,
+        lines.append(["as people train" if part == PEOPLE else "unclipped", cell.optimizer,
                       f"{cell.steps:,}", f"{cell.lr:g}", len(seeds), f"{100 * lengths:.1f}", *losses])  # fmt: skip
     return comma_separated(
         ["LLaMA on bytes", "optimizer", "T", "peak rate", "seeds", "its warm-up, % of T",

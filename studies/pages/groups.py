@@ -44,7 +44,7 @@ def groups(data: Path, main: Sequence[Judged]) -> dict[str, Group]:
         return Group(name, [one.regrets for one in found if which(one)])
 
     def tuned(steps: int) -> Group:
-        name = f"{steps:,} updates as people train, each at its tuned rate"
+        name = f"{steps:,} updates as people train, tuned"
         return Group(name, [*at_own_rates(people, PEOPLE, steps, TEST_SEEDS).values()])
 
     return {
@@ -53,7 +53,7 @@ def groups(data: Path, main: Sequence[Judged]) -> dict[str, Group]:
         HOT: some("1,000 updates at three times the tuned rate", hot),
         "4,000": tuned(4_000),
         "16,000": tuned(16_000),
-        "64,000": some("64,000 updates without clipping, one seed", lambda one: one.setting.cell.steps == 64_000),
+        "64,000": some("64,000 updates, unclipped, one seed", lambda one: one.setting.cell.steps == 64_000),
         UNSEEN: some("eleven unseen tasks, 1,000 updates", decides, [*judged(data, "fresh"), *last]),
         LAST: some("the last six of these", decides, last),
     }  # fmt: skip

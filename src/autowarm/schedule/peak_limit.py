@@ -1,13 +1,8 @@
 """The walk limit: at a run's first update, how high a peak rate its weights bear.
 
-A step at rate η moves the weights by η·‖d‖, where ‖d‖ follows from the optimizer (`others.known.step_norm`), and T
-steps in random directions move them √T times as far: at most c times their norm, if
-
-    peak ≤ c·‖W0‖/(‖d‖·√min(T, 4000)).
-
-Norms are over all tensors that the optimizer trains. Where groups have peaks of their own, the root of the sum of
-(peakᵢ·‖dᵢ‖)² counts, and one factor lowers all peaks. It multiplies the whole schedule: under a cap alone, a run would
-stay at the highest rate that its weights bear for too long.
+A step at rate η moves the weights by η·‖d‖, T steps in random directions by √T times that: at most c times their norm,
+if peak ≤ c·‖W0‖/(‖d‖·√min(T, 4000)). Norms are over all trained tensors; of groups with other peaks, the root of the sum
+of (peakᵢ·‖dᵢ‖)² counts. One factor multiplies the schedule: under a cap, the rate would stay high for too long.
 """
 
 import math
@@ -85,12 +80,11 @@ def _sums(optimizer: Optimizer, rates: Iterable[Rate]) -> list[float]:
     weights, step = list[torch.Tensor](), 0.0
     for one in inside(optimizer):
         for group in one.param_groups:
-            peak = peaks.get(id(group), 0.0)
-            for p in (p for p in group["params"] if p.requires_grad and peak):
+            for p in (p for p in group["params"] if p.requires_grad and peaks.get(id(group))):
                 if is_lazy(p) or p.is_meta or p.layout is not torch.strided:
                     return [math.nan, math.nan]
                 x = local(p.detach())
                 norm = torch.linalg.vector_norm(x, dtype=torch.float32 if x.itemsize < 4 else x.dtype)
                 weights.append(norm.to(weights[0] if weights else norm) * math.sqrt(shards(p)))
-                step += (peak * step_norm(one, group, p.shape)) ** 2
+                step += (peaks[id(group)] * step_norm(one, group, p.shape)) ** 2
     return [sum(norm**2 for norm in torch.stack(weights).tolist()) if weights else 0.0, step]

@@ -1,8 +1,8 @@
 """The walk limit: at a run's first update, how high a peak rate its weights bear.
 
 A step at rate η moves the weights by η·‖d‖, T steps in random directions by √T times that: at most c times their norm,
-if peak ≤ c·‖W0‖/(‖d‖·√min(T, 4000)). Norms are over all trained tensors; of groups with other peaks, the root of the sum
-of (peakᵢ·‖dᵢ‖)² counts. One factor multiplies the schedule: under a cap, the rate would stay high for too long.
+if peak ≤ c·‖W0‖/(‖d‖·√min(T, 4000)). Norms are over all trained tensors; of groups with other peaks, the root
+of Σ(peakᵢ·‖dᵢ‖)² counts. One factor multiplies the schedule: under a cap, the rate would stay high for too long.
 """
 
 import math

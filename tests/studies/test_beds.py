@@ -61,7 +61,9 @@ def test_runs_as_people_train_decay_weights_and_clip_gradients_and_others_do_not
 )  # fmt: skip
 def test_a_run_made_again_agrees_with_its_stored_row(study: str, cell: Cell) -> None:
     rows, seed = stored(study), 20 if study == "unseen" else 0
-    noise = statistics.stdev(rows.losses("cells", cell, "linear 0.1").values())
+    # Of the seeds, pooled over the hand-set warm-ups that train: few seeds were run under each.
+    every = [rows.losses("cells", cell, name).values() for name in ("linear 0.1", "linear 0.2", "linear 0.4")]
+    noise = statistics.fmean(statistics.variance(some) for some in every if len(some) > 1) ** 0.5
     row = bench.make(PlannedRow("cells", cell, "linear 0.1", seed))
     # Two runs that rounding sets apart differ by √2 of it.
     assert abs(row["val_loss"] - rows.losses("cells", cell, "linear 0.1")[seed]) <= 4 * noise

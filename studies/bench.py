@@ -304,7 +304,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         lengths, known = (" or ".join(map(str, some)) for some in (given.steps, (one.steps for one in PLAN)))
         raise UsageError(f"nothing is planned at {lengths} updates: give --steps {known}")
     if given.list:
-        stored = [row for path in DATA.glob("*.jsonl") if path.stem != "stand-ins" for row in Rows.load(path)]
+        stored = [
+            row for path in DATA.glob("*.jsonl") if path.stem not in ("stand-ins", "bench") for row in Rows.load(path)
+        ]
         print(listing(runs, Rows.load(given.rows), stored))
     elif left := go_on(runs, given.rows, hours=given.cpu_hours, workers=given.workers):
         print(f"{left} runs are left; the same command goes on")

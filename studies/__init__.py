@@ -9,6 +9,5 @@ The parts, from the bottom up; autowarm knows none of them:
 - `geometry`, `peak_limit`: judgements of defaults.      - `published`: the default on the paper's own curves.
 - `recovery`: what `recover=` is worth.      - `pages`: the documentation's tables and figures.
 
-The lab has verdicts of its own (`autowarm.lab.analysis.summary`), for a user's comparison: there the seeds that choose
-the best hand-set warm-up also judge it. Here other seeds do.
+The lab has verdicts of its own (`autowarm.lab.analysis.summary`), for a user's comparison.
 """

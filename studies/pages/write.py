@@ -17,8 +17,8 @@ from .figures import recovery_figure, sensitivity_figure
 from .find_rate import find_rate_table, searches_figure
 from .tables import sweeps, texts
 
-_SHOWN = re.compile(r"(<!-- (\S+\.csv) -->\n\n)(?:\|.*\n)*")
-"""A comment that names a table, and the table below it."""
+_SHOWN = re.compile(r"(<!-- (\S+\.csv) -->\n\n)(?:\|.*\n)*\n*")
+"""A comment that names a table, the table below it, and the blank line that ends it."""
 
 
 def tables(data: Path) -> dict[str, str]:
@@ -80,6 +80,6 @@ def with_tables(page: Path) -> str:
                 headings, *lines = csv.reader(file)
         except FileNotFoundError:
             raise LabError(f"{page.name} shows {found[2]}, which is not there: name a CSV beside the page") from None
-        return f"{found[1]}{table(headings, lines, pad='')}\n"
+        return f"{found[1]}{table(headings, lines, pad='')}\n\n"
 
-    return _SHOWN.sub(shown, page.read_text(encoding="utf-8"))
+    return _SHOWN.sub(shown, page.read_text(encoding="utf-8")).rstrip("\n") + "\n"

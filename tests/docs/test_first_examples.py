@@ -89,4 +89,5 @@ def test_the_default_is_not_last_in_the_loops_that_are_copied_first(monkeypatch:
         name: sum(final_loss(loop, seed, share, monkeypatch) for seed in SEEDS) / len(SEEDS)
         for name, share in choices.items()
     }
-    assert means["default"] < max(means.values()), means
+    print(means)  # README has these: pytest -m long -s
+    assert means["default"] < max(means.values())

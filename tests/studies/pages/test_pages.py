@@ -61,8 +61,8 @@ def test_a_page_shows_its_tables_as_they_are_stored(page: Path) -> None:
 
 def test_a_table_on_a_page_is_written_anew_between_what_stands_there(tmp_path: Path) -> None:
     page, table = tmp_path / "page.md", tmp_path / "a.csv"
-    for given in ("", "|b|\n|---|\n|1|\n"):
-        page.write_text(f"Before.\n\n<!-- a.csv -->\n\n{given}\nAfter.\n", encoding="utf-8")
+    for given in ("", "\n", "|b|\n|---|\n|1|\n", "|b|\n|---|\n|1|\n\n"):  # a table ends at a blank line
+        page.write_text(f"Before.\n\n<!-- a.csv -->\n\n{given}After.\n", encoding="utf-8")
         table.write_text('|x|,"b, c"\n1,\n', encoding="utf-8")
         shown = "|\\|x\\||b, c|\n|---|---|\n|1||\n"
         assert with_tables(page) == f"Before.\n\n<!-- a.csv -->\n\n{shown}\nAfter.\n"

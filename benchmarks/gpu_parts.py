@@ -173,8 +173,10 @@ def llama(known: Known, setting: Setting) -> Found:
     """Training LLaMA-124M with Muon by the lab's loop: tokens a second, and the share of the GPU's peak (MFU)."""
     from autowarm.lab.tasks.models import flops_per_token
     from autowarm.lab.training.loop import train
-    from autowarm.lab.training.parallel import peak_flops
+    from autowarm.lab.training.parallel import PEAK_FLOPS
 
+    words = [] if setting.dry else torch.cuda.get_device_name().replace("-", " ").split()
+    peak = next((rate for name, rate in PEAK_FLOPS.items() if name in words), None)
     for label in ("eager", "compiled"):
         if label in known:
             continue
@@ -186,7 +188,6 @@ def llama(known: Known, setting: Setting) -> Found:
             train(config, Path(folder), lambda _, times=times: times.append(time.perf_counter()))
         seconds = statistics.median(b - a for a, b in itertools.pairwise(times[len(times) // 2 :]))
         rate = config.batch_size * config.model.seq_len / seconds
-        peak = None if setting.dry else peak_flops()
         yield label, {"tokens_per_second": rate, "step_ms": seconds * 1e3,
                       "mfu": peak and rate * flops_per_token(config.model) / peak,
                       "peak_bytes": None if setting.dry else torch.cuda.max_memory_allocated()}  # fmt: skip

@@ -96,12 +96,10 @@ def run(argv: list[str]) -> int:
 def _step_line(config: RunConfig) -> Callable[[Any], None]:
     """Print the loss, rate, speed and time left every few steps, and once that the warm-up has ended."""
     from ..execution.display import duration
-    from ..tasks.models import flops_per_token
-    from ..training.parallel import peak_flops
 
-    is_text, every = config.task is None and not config.model.sees_images, max(1, min(20, config.steps // 10))
-    per_step = config.batch_size * (config.model.seq_len if is_text else 1)
-    peak = peak_flops() if is_text else None
+    every, unit, per_step = max(1, min(20, config.steps // 10)), "examples", config.batch_size
+    if not config.model.sees_images:
+        unit, per_step = "tokens", config.batch_size * config.model.seq_len
     last: tuple[int, float] | None = None
 
     def on_step(progress: Any) -> None:
@@ -114,10 +112,7 @@ def _step_line(config: RunConfig) -> Callable[[Any], None]:
             line = f"update {progress.step}/{config.steps}  loss {progress.loss:.4f}  rate {progress.lr:.3e}  "
             line += f"{seconds * 1e3:.0f} ms/update"
             if config.task is None:  # a small task has a batch size of its own
-                line += f"  {per_step / seconds:,.0f} {'tokens' if is_text else 'examples'}/s"
-            if peak is not None:
-                flops = flops_per_token(config.model) * per_step / seconds / int(os.environ.get("WORLD_SIZE", 1))
-                line += f"  MFU {100 * flops / peak:.1f} %"
+                line += f"  {per_step / seconds:,.0f} {unit}/s"
             print(f"{line}  ETA {duration(seconds * (config.steps - progress.step))}", flush=True)
 
     return on_step

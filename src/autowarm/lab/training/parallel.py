@@ -151,11 +151,3 @@ def unreduced(model: Any, last: bool) -> AbstractContextManager[None]:
     elif hasattr(model, "no_sync") and not last:
         return model.no_sync()
     return nullcontext()
-
-
-def peak_flops() -> float | None:
-    """Return this GPU's nominal bfloat16 operations per second; None if it is unknown or there is no GPU."""
-    if not torch.cuda.is_available():
-        return None
-    words = torch.cuda.get_device_name().split()
-    return next((rate for name, rate in PEAK_FLOPS.items() if any(word.split("-")[0] == name for word in words)), None)

@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from autowarm.lab.config import LabError
-from autowarm.lab.execution import cluster
 from autowarm.lab.execution.cluster import run_jobs
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.pool import Job
@@ -117,18 +116,3 @@ def test_an_address_with_no_cluster_is_one_line(tmp_path: Path) -> None:
     job = Job("nothing", 1, lambda on_step: {}, tmp_path)
     with pytest.raises(LabError, match="no Ray cluster at 127.0.0.1:9"):
         run_jobs([job], "127.0.0.1:9", Display(), 0)
-
-
-def test_a_head_that_is_not_ready_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    refusals = [ConnectionError("not yet"), ConnectionError("not yet")]
-
-    def init(**options: object) -> None:
-        if refusals:
-            raise refusals.pop()
-
-    monkeypatch.setattr("ray.init", init)
-    monkeypatch.setattr(cluster, "_PAUSE", 0.0)
-    cluster._join("auto")
-    refusals += [ConnectionError("gone for good")] * 9
-    with pytest.raises(LabError, match="no Ray cluster at auto: gone for good"):
-        cluster._join("auto")

@@ -7,7 +7,6 @@ newest intact checkpoint.
 import logging
 import os
 import socket
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,18 +15,17 @@ from ..processes import Interrupted, Stop
 from .display import Display
 from .pool import Event, Job, OnRow, follow, message_of, perform, set_up
 
-_TRIES, _PAUSE = 4, 3.0  # attempts to join, and seconds between them
 _LIVES = 4  # do not restart a job that has lost this many workers
 
 
 class Board:
-    """An actor on the caller's machine: tasks report to it, and it tells them when to stop."""
+    """An actor on the caller's machine: tasks report to it, and learn from it when to stop."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.stopped = False
 
-    def tell(self, event: Event) -> bool:
+    def report(self, event: Event) -> bool:
         """Store an event; return whether the task must stop."""
         self.events.append(event)
         return self.stopped
@@ -49,35 +47,25 @@ def _work(job: Job, board: Any, folder: str) -> dict[str, Any]:
     set_up()
     stopped = False
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         nonlocal stopped
-        stopped = ray.get(board.tell.remote(event))
+        stopped = ray.get(board.report.remote(event))
 
-    return perform(job, tell, lambda: stopped)
+    return perform(job, report, lambda: stopped)
 
 
 def _join(address: str | None) -> None:
-    """Join the cluster. Its head answers shortly before it is ready, so retry after a refusal.
-
-    Where nothing answers at all, Ray itself would retry for minutes.
-    """
+    """Join the cluster; LabError if there is none. Ray itself would retry for minutes where nothing answers."""
     import ray
 
-    if address not in (None, "auto") and "://" not in address:
-        host, _, port = address.rpartition(":")
-        try:
+    try:
+        if address not in (None, "auto") and "://" not in address:
+            host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), timeout=10).close()
-        except (OSError, ValueError) as error:
-            raise LabError(f"no Ray cluster at {address}: {error}") from None
-    for left in reversed(range(_TRIES)):
-        try:
-            quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-            ray.init(address=address, include_dashboard=False if address is None else None, **quiet)
-            return
-        except (ConnectionError, ValueError) as error:
-            if not left or isinstance(error, ValueError):
-                raise LabError(f"no Ray cluster at {address}: {' '.join(str(error).split())}") from None
-            time.sleep(_PAUSE)
+        dashboard = False if address is None else None  # of a cluster that runs already, its own setting counts
+        ray.init(address=address, include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, ValueError) as error:  # ConnectionError is an OSError
+        raise LabError(f"no Ray cluster at {address}: {' '.join(str(error).split())}") from None
 
 
 def run_jobs(

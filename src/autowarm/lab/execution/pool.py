@@ -15,10 +15,9 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from ctypes import c_bool
 from dataclasses import dataclass
-from multiprocessing.context import BaseContext
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -76,7 +75,12 @@ def run_jobs(
         turns.put(devices[index % len(devices)] if devices else "")
     stop = new.RawValue(c_bool, False)  # without a lock, which a worker that is killed as it looks would keep for ever
     of_a_worker = events, stop, turns, dict(os.environ)
-    with Stop() as asked, asked.gently(), _workers(workers, new, stop, of_a_worker) as pool:
+    pool = ProcessPoolExecutor(workers, mp_context=new, initializer=_start_worker, initargs=of_a_worker)
+    others = set(multiprocessing.active_children())  # the caller's
+    with Stop() as asked, asked.gently(), ExitStack() as at_end:  # what follows is done in reverse
+        at_end.callback(lambda: [child.kill() for child in set(multiprocessing.active_children()) - others])
+        at_end.callback(pool.shutdown)  # waits for the workers, unless a second signal comes
+        at_end.callback(setattr, stop, "value", True)  # they stop at their next step, and save
         try:
             with starting(new):
                 pending = {pool.submit(_work, job): job.name for job in jobs}
@@ -87,23 +91,6 @@ def run_jobs(
                 f"a worker process died while {workers} were at work (out of memory, or killed from outside). Finished "
                 "runs are kept: the same command continues from here; --workers 1 needs less memory"
             ) from None
-
-
-@contextmanager
-def _workers(count: int, new: BaseContext, stop: Any, of_a_worker: Any) -> Iterator[ProcessPoolExecutor]:
-    """A pool whose workers stop at the next step when the block ends, and save; a second signal kills them."""
-    others = set(multiprocessing.active_children())  # the caller's
-    pool = ProcessPoolExecutor(count, mp_context=new, initializer=_start_worker, initargs=of_a_worker)
-    try:
-        yield pool
-    finally:
-        stop.value = True
-        try:
-            pool.shutdown(wait=True, cancel_futures=True)
-        except (Interrupted, KeyboardInterrupt):
-            for worker in set(multiprocessing.active_children()) - others:
-                worker.kill()
-            raise
 
 
 def message_of(error: Exception) -> str:
@@ -188,7 +175,7 @@ def _work(job: Job) -> dict[str, Any]:
     return perform(job, _events.put, lambda: _stop.value)
 
 
-def perform(job: Job, tell: Callable[[Event], object], stopped: Callable[[], bool]) -> dict[str, Any]:
+def perform(job: Job, report: Callable[[Event], object], stopped: Callable[[], bool]) -> dict[str, Any]:
     """Do one job in this process and report a few times a second; if it fails, write a traceback to its folder."""
     last = 0.0
 
@@ -197,18 +184,14 @@ def perform(job: Job, tell: Callable[[Event], object], stopped: Callable[[], boo
         now = time.monotonic()
         if now - last > 1 / _EVENTS_PER_SECOND:
             last = now
-            tell((job.name, progress.step, progress.loss, progress.lr))
+            report((job.name, progress.step, progress.loss, progress.lr))
         return stopped()
 
-    if stopped():
-        raise Interrupted("stopped before it began")
-    while True:
+    while not stopped():
         try:
             return job.call(on_step)
         except Busy:  # another command is making this run: wait for it and use its result
-            tell((job.name, 0, math.nan, math.nan))  # on a cluster, the reply to an event tells a worker to stop
-            if stopped():
-                raise Interrupted("stopped while another process was at work on the run") from None
+            report((job.name, 0, math.nan, math.nan))  # on a cluster, the reply to an event says whether to stop
             time.sleep(_BUSY_WAIT)
         except Interrupted:
             raise  # the job did not fail
@@ -217,3 +200,4 @@ def perform(job: Job, tell: Callable[[Event], object], stopped: Callable[[], boo
                 claim(job.folder)
                 write_atomically(job.folder / "error.txt", traceback.format_exc())
             raise
+    raise Interrupted("stopped before it began")

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from autowarm import Lion
 from autowarm.geometry import MaxOverLayers, Spectral, resolve
-from autowarm.lab.training.sharpness import lanczos, sharpness
+from autowarm.lab.training.sharpness import sharpness
 from autowarm.orthogonalize import nuclear_norm, orthogonalize, spectral_norm
 from autowarm.smoothness import Probe
 from autowarm.smoothness.measure import measure
@@ -101,29 +101,16 @@ def test_a_probes_closure_keeps_the_autocast_that_its_arithmetic_leaves(autocast
 
 
 @each("autocast", [torch.bfloat16, torch.float16])
-def test_lanczos_and_sharpness_iterate_outside_autocast(autocast: torch.dtype) -> None:
-    A = torch.randn(40, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    A, start = (A @ A.T).float(), torch.ones(40)
-    seen: list[torch.dtype] = []
-
-    def product(v: Tensor) -> Tensor:
-        w = A @ v
-        seen.append(w.dtype)
-        return A.mul(v).sum(1)  # not one of autocast's
-
-    outside = lanczos(product, start, iterations=30)
-    with torch.autocast("cpu", autocast):
-        assert lanczos(product, start, iterations=30) == outside
-    assert seen.count(autocast) == len(seen) // 2
-
+def test_sharpness_iterates_outside_autocast(autocast: torch.dtype) -> None:
+    A, start = torch.eye(24) + 0.1, torch.ones(24)
     x, _ = bowl([])
-    noted: list[torch.dtype] = []
+    dtypes: list[torch.dtype] = []
 
     def loss() -> Tensor:
-        noted.append((A @ start).dtype)
-        return (x.flatten()[:, None] * A[:24, :24] * x.flatten()).tanh().sum()
+        dtypes.append((A @ start).dtype)
+        return (x.flatten()[:, None] * A * x.flatten()).tanh().sum()
 
     exact = sharpness(loss, [x])
     with torch.autocast("cpu", autocast):
         assert sharpness(loss, [x]) == exact
-    assert noted == [torch.float32, autocast]
+    assert dtypes == [torch.float32, autocast]

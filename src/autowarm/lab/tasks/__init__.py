@@ -133,7 +133,6 @@ def identity(run: RunConfig, task_sha256: str) -> dict[str, Any]:
 
 
 def run_id(who: Mapping[str, Any]) -> str:
-    """A short hash of an identity."""
     return sha256(json.dumps(who, sort_keys=True, separators=(",", ":")).encode())[:12]
 
 
@@ -235,7 +234,6 @@ class Task:
         return [whole] if count == 1 else list(zip(*(part.chunk(count) for part in whole), strict=True))
 
     def make_optimizer(self, name: str, model: nn.Module, lr: float) -> Optimizer:
-        """Make the task's own optimizer of this name."""
         optimizer = self.optimizers[name](model, lr)
         if not isinstance(optimizer, Optimizer):
             raise self._objection(f"optimizers[{name!r}] must return a torch.optim.Optimizer, got {_kind(optimizer)}")

@@ -11,8 +11,6 @@ from .models import classifier, llama, token_logits
 
 
 class Language:
-    """Next-token prediction on a corpus."""
-
     first_bounds = predicts_tokens = True
     loads = ("transformers.models.llama.modeling_llama",)  # imported late, because slow: a fork may have it
 
@@ -41,8 +39,6 @@ class Language:
 
 
 class Classification:
-    """Classification of images."""
-
     first_bounds = True
     loads = ("timm",)
 

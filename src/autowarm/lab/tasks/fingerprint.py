@@ -1,7 +1,8 @@
-"""What a user's task is: the files in the folder of its code and below, and what the object pickles to.
+"""What a user's task is: the files in the folder of its code and below, and its attributes.
 
 A result is used again only where both are known to be the same. What cannot be hashed is new at every start. Code that
-lies elsewhere is not looked at.
+lies elsewhere is not looked at. A notebook's cells lie in no file, so there the pickled code counts as well, which is
+known again as long as the kernel lives.
 """
 
 import io
@@ -12,7 +13,6 @@ import sysconfig
 from collections.abc import Iterable
 from functools import _lru_cache_wrapper, lru_cache
 from pathlib import Path
-from types import CodeType, FunctionType
 from typing import Any
 
 import cloudpickle
@@ -23,9 +23,6 @@ from ..files import MARKER, sha256
 
 _LIBRARIES = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 _INSTALLED = (*_LIBRARIES, Path(__file__).parents[2])
-# Python's notes of where a class stands in its file, lists of its attributes in an order that varies, and its module,
-# which cloudpickle leaves out where a base holds the same object.
-_NOTES = ("__firstlineno__", "__static_attributes__", "__slotnames__", "__module__")
 # Files that change while the code does not.
 _SKIPPED = (".pyc", ".log", ".out", ".ipynb")
 
@@ -57,11 +54,12 @@ def _cached(function: Any, parameters: Any) -> Any:
 
 
 class _Hasher(Pickler):
-    """A pickler whose bytes are equal in every process, wherever the code lies; nothing can be loaded from them."""
+    """A pickler whose bytes are equal for equal values in every process; nothing can be loaded from them."""
 
     def persistent_id(self, value: Any) -> Any:
-        # A pickler refers back to an object that it has met, but not to an equal one; a class that was unpickled in
-        # this process holds equal ones.
+        if isinstance(value, type):  # its code is in the files, and cloudpickle gives it a random id
+            return "class", value.__module__, value.__qualname__
+        # A pickler refers back to an object that it has met, but not to an equal one.
         if type(value) is str:
             return b"text " + value.encode("utf-8", "surrogatepass")
         if type(value) is bytes:
@@ -72,29 +70,7 @@ class _Hasher(Pickler):
             whole = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
             about = f"{type(value).__name__} {value.dtype} {tuple(value.shape)} {value.requires_grad}"
             return about, whole.view(torch.uint8).numpy().tobytes()
-        return _text(value) if isinstance(value, CodeType) else None
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, FunctionType):  # without the module's path, which cloudpickle adds to empty globals
-            self.globals_ref.setdefault(id(value.__globals__), {"__name__": value.__globals__.get("__name__")})
-        reduced = super().reducer_override(value)
-        if isinstance(value, type) and reduced is not NotImplemented and len(reduced) == 6:
-            make, given, (attributes, slots), *rest = reduced
-            attributes = {name: item for name, item in attributes.items() if name not in _NOTES}
-            return make, (*given[:-2], None, None), (attributes, slots), *rest  # cloudpickle gives a class a random id
-        return reduced
-
-
-def _text(value: Any) -> str:
-    """A code object, or a constant in one, as text; line numbers and file names are left out."""
-    if isinstance(value, CodeType):
-        parts = (value.co_code, value.co_exceptiontable, value.co_flags, value.co_names, value.co_varnames,
-                 value.co_freevars, value.co_cellvars)  # fmt: skip
-        return f"{value.co_qualname} {parts!r} {_text(value.co_consts)}"
-    if isinstance(value, tuple | frozenset):
-        texts = list(map(_text, value))
-        return repr(texts if isinstance(value, tuple) else ["frozenset", *sorted(texts)])
-    return f"{type(value).__name__} {value!r}"
+        return None
 
 
 def _digest(value: Any) -> str:

@@ -4,7 +4,6 @@ cloudpickle sends the object to worker processes by value, so a class defined in
 file. A mistake in the task is reported as one line that names the place in the user's code.
 """
 
-import copy
 import dataclasses
 import importlib.util
 import inspect
@@ -201,18 +200,20 @@ def pack(task: Any) -> PackedTask:
                        f"rate) → optimizer, got {_one_line(optimizers)}")  # fmt: skip
     # The files of its code, under the names that tracebacks use.
     codes = (getattr(inspect.unwrap(getattr(task, method)), "__code__", None) for method in _METHODS)
-    files = [code.co_filename for code in codes if code]
-    bare = copy.copy(task)
-    for key in _APART & getattr(bare, "__dict__", {}).keys():
-        del vars(bare)[key]
     module = sys.modules.get(type(task).__module__)
+    files = [*(code.co_filename for code in codes if code), getattr(module, "__file__", None) or ""]
     with _by_value(module):
-        packed, whole = _pickled(task), fingerprint(bare)
-        attributes = {key: fingerprint(value) for key, value in getattr(bare, "__dict__", {}).items()}
-    entries, beside = files_of([*files, getattr(module, "__file__", None) or ""])
-    code = sha256(json.dumps([whole, sorted(entries.items())]).encode())
-    return PackedTask(name, code, next(iter(files), ""), tuple(optimizers), hasattr(task, "prepare"), packed,
-                      attributes | entries, beside)  # fmt: skip
+        packed = _pickled(task)
+    state = task.__getstate__() or {}
+    if not isinstance(state, dict):  # of a class with slots
+        state = {"its state": state}
+    attributes = {key: fingerprint(value) for key, value in state.items() if key not in _APART}
+    if not any(Path(file).is_file() for file in files):  # a notebook's cells
+        attributes["its code"] = fingerprint(packed)
+    entries, beside = files_of(files)
+    attributes |= entries
+    code = sha256(json.dumps([type(task).__qualname__, sorted(attributes.items())]).encode())
+    return PackedTask(name, code, files[0], tuple(optimizers), hasattr(task, "prepare"), packed, attributes, beside)
 
 
 @contextmanager

@@ -28,17 +28,13 @@ class Recipe:
     draw: Callable[[int, int], Batch]  # (seed, step) → a tuple of tensors
     loss_of: Callable[..., Tensor]  # (model, *batch) → mean loss
     validation: Callable[[], Iterator[Batch]]
-    scores_of: Callable[..., dict[str, Tensor]] | None = None  # (model, *batch) → validation's numbers, if not the loss
-    first_bounds: bool = True
+    first_bounds = True
 
     def batches(self, seed: int) -> Drawn:
         return Drawn(lambda first, _: (self.draw(seed, step) for step in itertools.count(first)))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return self.loss_of(model, *batch)
-
-    def scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        return self.scores_of(model, *batch) if self.scores_of else {"loss": self.loss(model, batch)}
 
 
 def generator(*key: int) -> np.random.Generator:
@@ -89,7 +85,6 @@ class Transformer(nn.Module):
 
 
 def next_token_loss(model: nn.Module, tokens: Tensor) -> Tensor:
-    """Return the mean cross-entropy of a `Transformer`'s next-token predictions."""
     return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
 
 

@@ -40,7 +40,6 @@ def needs(what: str, extra: str) -> Iterator[None]:
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise ValueError unless the condition holds."""
     if not condition:
         raise ValueError(message)
 

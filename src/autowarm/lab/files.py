@@ -74,13 +74,6 @@ def read_object(path: Path, remedy: str, *keys: str, schema: int | None = None) 
     raise LabError(f"{path} has schema {values['schema']!r}, this version reads {schema}: {remedy}")
 
 
-def within(folder: Path, name: Any) -> Path:
-    """Return the file that a folder's manifest names; LabError if the name is not a plain file name in the folder."""
-    if not isinstance(name, str) or name in ("", "..") or Path(name).name != name or {"\\", "\0"} & set(name):
-        raise LabError(f"{folder}: a manifest may name files in its own folder alone, got {name!r}")
-    return folder / name
-
-
 def write_json(path: Path, value: Any) -> None:
     """Write strict JSON, without NaN and infinity, which many readers reject."""
     write_atomically(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")

@@ -15,8 +15,6 @@ from .errors import nearest
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An optimizer of the lab."""
-
     title: str  # its name as its authors spell it
     place: str  # its class; one with `from_model` groups the weights itself
     norm: str = ""  # the geometry of its steps, if it has one: `autowarm.geometry` names it
@@ -26,8 +24,6 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule of the lab."""
-
     place: str  # makes it from an optimizer, a `ScheduleConfig` and the number of steps
     ours: bool = False  # whether it is an `AdaptiveWarmup`, which takes a target loss, Δ' and options
     watches: bool = False  # whether it is stepped with the loss

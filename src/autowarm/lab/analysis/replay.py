@@ -18,7 +18,6 @@ HEADINGS = ("run", "updates", "warm-up used", "as recorded", "closed loop")
 
 
 def cells(replay: Replay) -> list[str]:
-    """One row of the table, as text."""
     readings = [str(one or "–").replace(" by the", "") for one in (replay.recorded, replay.closed_loop)]
     return [replay.log.name, f"{replay.log.total_steps:,}", replay.used_words, *readings]
 

@@ -24,15 +24,12 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Results:
-    """The results of a plan."""
-
     folder: Path  # of `results.json`
     document: Mapping[str, Any]  # the file's content
     summaries: Sequence[Summary]  # one per cell
 
     @property
     def rows(self) -> Sequence[Row]:
-        """The finished runs."""
         return self.document["runs"]
 
     @property

@@ -61,7 +61,6 @@ class Estimate:
 
     @property
     def mean(self) -> float:
-        """x̄, the mean of the values."""
         return math.fsum(self.values) / len(self.values)
 
     @property

@@ -13,7 +13,6 @@ _HEADINGS = ("optimizer, rate", "best hand-set", "updates", "default", "ended af
 
 
 def cells(summary: Summary) -> list[str]:
-    """Return one row of the table, as text."""
     difference = "–" if (one := summary.difference) is None else with_error(one.mean, one.stderr, 4, "+")
     points = (point and summary.compared(point) for point in (summary.best, summary.adaptive, summary.paper))
     best, adaptive, paper = (_loss_and_length(point, summary.cell["steps"]) for point in points)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def run(argv: list[str]) -> int:
-    """Compare the adaptive warm-up with hand-set ones, and show what came out."""
     about = "Compare the adaptive warm-up with hand-set ones. If interrupted, run the same command to continue."
     config, own = asked(argv, "compare", about, preset="demo")
     if len(config.seeds) == 1:

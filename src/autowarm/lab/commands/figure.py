@@ -12,7 +12,6 @@ from .report import complain
 
 
 def run(argv: list[str]) -> int:
-    """Figures and tables of the paper."""
     about = "Make a figure or table of the paper, or all, as PNG and SVG or CSV, and first the runs that it lacks."
     if "--list" in argv:
         return _listed()

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def run(argv: list[str]) -> int:
-    """Make the table, the figures and the page of a results folder again."""
     parser = Parser("autowarm report", description="Make the table, the figures and the HTML report again.")
     parser.add_argument("folder", nargs="?", default="runs/compare", type=Path, help="of a comparison or a sweep")
     folder = parser.parse_args(argv).folder

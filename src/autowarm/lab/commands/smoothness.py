@@ -12,7 +12,6 @@ _OF_A_TASK: dict[str, Any] = {"schedules": ["linear"], "warmups": [0.1], "seeds"
 
 
 def run(argv: list[str]) -> int:
-    """Make the runs, each once, and show the fits to what they logged."""
     about = "Measure curvature over the gap along a run of each optimizer, on a sweep's runs or, with --task, a task's."
     config: CompareConfig | SweepConfig
     out = {"out": "runs/smoothness"}

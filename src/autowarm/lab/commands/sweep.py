@@ -6,7 +6,6 @@ from .report import complain, show
 
 
 def run(argv: list[str]) -> int:
-    """Make the runs of a grid, each once, and show what came out."""
     about = "Make the runs of a grid, each once. If interrupted, the same command continues where it stopped."
     config = parse(argv, SweepConfig, "sweep", about)
     points = config.points()

@@ -16,7 +16,6 @@ from ..registry import FOLLOWED, SCHEDULES, either
 
 
 def run(argv: list[str]) -> int:
-    """One run."""
     dry, argv = "--dry-run" in argv, [word for word in argv if word != "--dry-run"]
     out, argv = take(argv, "--out")
     start, argv = take(argv, "--resume-from")

@@ -50,7 +50,7 @@ def parse(
         also: the command's other options, which are not keys, and their help texts.
         own: the key of a user's task, which `defaults` name; a file or a word may name none.
     """
-    usage = f"usage: autowarm {command} {f'[{positional.upper()}] ' if positional else ''}[--KEY VALUE ...]"
+    usage = f"autowarm {command} {f'[{positional.upper()}] ' if positional else ''}[--KEY VALUE ...]"
     if positional and argv and not argv[0].startswith("-"):
         argv = [f"--{positional}={argv[0]}", *argv[1:]]
     name, words = take(argv, "--config")
@@ -63,7 +63,12 @@ def parse(
         flat = leaves(values, config_class, source)
         converted(flat, config_class, source)
         if {"-h", "--help"} & set(words):
-            _print_help(f"{usage}\n\n{about}\n", config_class, flat, also)
+            reader = _reader.__wrapped__(config_class)
+            reader.usage, reader.description = usage, about
+            reader.set_defaults(flat)
+            for option, text in also.items():
+                reader.add_argument(option, help=text, default=argparse.SUPPRESS)
+            reader.print_help()
             raise SystemExit(0)
         _read_words(words, config_class, flat, also)
         return build(config_class, flat, "", own)
@@ -227,28 +232,14 @@ def _reader(config_class: Any) -> Any:
     # By default jsonargparse would import a, and may call b, for a value such as {class_path: a.b}.
     jsonargparse.set_parsing_settings(instantiate_subclass_spec_in_any=False, import_path_denylist=["*"])
     jsonargparse.set_loader("autowarm", load_yaml, exceptions=(yaml.YAMLError,))
+    sections = {key for key, kind in known_keys(config_class).items() if dataclasses.is_dataclass(kind)}
     reader = jsonargparse.ArgumentParser(exit_on_error=False, parser_mode="autowarm", add_help=False)
     reader.add_class_arguments(config_class)
+    for action in reader._actions:  # in help: no --KEY+, and no section, which would be said to be a file
+        action.option_strings = action.option_strings[:1]
+        if action.dest in sections:
+            action.help = argparse.SUPPRESS
     return reader
-
-
-def _print_help(about: str, config_class: type, flat: Mapping[str, Any], also: Mapping[str, str]) -> None:
-    """Print every key with its description, its type and the default that applies."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    reader, rows = _reader(config_class), dict(also)
-    helps = {action.dest: " ".join((action.help or "").split()) for action in reader._actions}
-    for key, kind in known_keys(config_class).items():
-        if not dataclasses.is_dataclass(kind):
-            default = flat.get(key, reader.get_default(key))
-            notes = [_wanted(kind), *([] if default in (None, "", [], {}) else [f"default: {default}"])]
-            rows[f"--{key}"] = f"{helps[key].removesuffix('.')} ({', '.join(notes)})"
-    table = Table.grid(padding=(0, 2))
-    for option, text in rows.items():
-        table.add_row(Text(f"  {option}"), Text(text))
-    Console(highlight=False).print(Text(about), table)
 
 
 def read_yaml(name: str, command: str = "*", extending: tuple[str, ...] = ()) -> tuple[dict[str, Any], Path]:
@@ -347,7 +338,6 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def presets(command: str = "*") -> dict[str, Path]:
-    """Return the presets of a command, or of all commands, by name."""
     paths = [(path, str(path.relative_to(folder).with_suffix("")))
              for folder in sorted(_PRESETS.glob(command)) for path in sorted(folder.rglob("*.yaml"))]  # fmt: skip
     return {name.replace("scaled", scale): path for path, name in paths for scale in SCALES}

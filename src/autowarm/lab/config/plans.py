@@ -90,8 +90,7 @@ class CompareConfig(Plan):
     """A comparison of the adaptive warm-up with hand-set ones.
 
     Args:
-        run: settings that all runs share; the comparison sets the optimizer's name and rate, the schedule's kind and
-            the seed. Hand-set ramps start from lr/10 as the default's do, unless `run.schedule.div` is given.
+        run: settings of all runs; hand-set ramps start at lr/10 without schedule.div.
         rates: peak rates to try with each optimizer. Each pair of optimizer and rate is compared separately.
         options: further arguments of single optimizers, for example {lion: {betas: [0.9, 0.95]}}.
         schedules: schedules to compare: adaptive, paper, linear, untuned, constant, greedy or wsd.

@@ -53,7 +53,6 @@ class ModelConfig:
 
     @property
     def label(self) -> str:
-        """A short name of the network."""
         return self.name if self.name not in ("llama", "swin") else f"{self.name}-{self.layers}x{self.width}"
 
 
@@ -139,7 +138,6 @@ class ScheduleConfig:
 
     @property
     def label(self) -> str:
-        """A short name of the schedule."""
         if not SCHEDULES[self.kind].by_hand:
             return self.kind
         return f"{self.kind}{self.warmup_steps}" + ("" if self.div is None else f"-div{self.div:g}")
@@ -293,6 +291,5 @@ class RunConfig:
 
     @property
     def label(self) -> str:
-        """A short name of the run, for folders and displays."""
         name = re.sub(r"[^\w.=+-]", "_", self.optimizer.name)  # a user's may have any characters
         return f"{name}-lr{self.optimizer.lr:g}-{self.schedule.label}-seed{self.seed}"

@@ -50,7 +50,6 @@ def scanned_digits() -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=1)
 def digits() -> Images:
-    """Load the scanned digits as images of one channel."""
     pixels, labels = scanned_digits()
     scaled = torch.from_numpy((pixels / 8 - 1).astype(np.float32)).unsqueeze(1)
     order = torch.from_numpy(np.random.default_rng(0).permutation(len(scaled)))  # neighbours share a writer

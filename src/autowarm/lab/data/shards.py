@@ -71,7 +71,6 @@ class Corpus:
 
     @property
     def tokens(self) -> int:
-        """Tokens in both parts."""
         return len(self.train) + len(self.val)
 
 
@@ -94,7 +93,6 @@ def open_shard(path: Path) -> npt.NDArray[np.uint16]:
 
 
 def is_sharded(folder: Path) -> bool:
-    """Whether a folder holds token shards."""
     return any(folder.glob("*.bin"))
 
 

@@ -31,12 +31,10 @@ class Board:
         return self.stopped
 
     def read(self) -> list[Event]:
-        """Return the events since the last call."""
         events, self.events = self.events, []
         return events
 
     def stop(self) -> None:
-        """Ask every task to stop at its next step."""
         self.stopped = True
 
 

@@ -45,7 +45,6 @@ class Display:
         self.progress.stop()
 
     def note(self, message: str) -> None:
-        """Show what the program is doing."""
         self.progress.words = f"{message} · Ctrl-C keeps what is done"
         if not self.console.is_terminal:
             self.line(message)
@@ -75,7 +74,6 @@ class Display:
         run.fields["news"] = f"loss {loss:.3f}  rate {lr:.2e}"
 
     def finish(self, label: str, result: Mapping[str, Any]) -> None:
-        """Show that a run has finished."""
         self._close(label)
         outcome = "diverged" if result["diverged"] else f"val loss {result['val_loss']:.4f}"
         text = f"[{self.done}/{self.total}] {label}  {outcome}  warm-up {result['warmup_steps']}"

@@ -38,8 +38,6 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Planned:
-    """A run of a plan."""
-
     point: Point
     id: str  # a hash of everything that determines its numbers
     folder: Path  # named after the id
@@ -49,7 +47,6 @@ class Planned:
 
     @property
     def name(self) -> str:
-        """The run's name within the plan."""
         return self.point.name
 
     @property

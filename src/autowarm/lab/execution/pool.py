@@ -161,7 +161,6 @@ def _start_worker(events: Any, stop: Any, turns: Any, environment: Mapping[str, 
 
 
 def set_up() -> None:
-    """Set a worker's environment, and use one thread."""
     os.environ.update(_ENVIRONMENT)
 
     import torch

@@ -22,7 +22,6 @@ _NEWTON_SCHULZ = 5
 
 
 def _passes(run: RunConfig) -> float:
-    """Count the operations of a forward and backward pass over a batch."""
     model = run.model
     if not model.sees_images:
         return flops_per_token(model) * run.batch_size * model.seq_len
@@ -94,7 +93,6 @@ def describe(config: RunConfig, folder: Path) -> Iterator[str]:
 
 
 def _tokens(config: RunConfig) -> str:
-    """What is known of the text."""
     from ..data.shards import is_sharded, read_shards
 
     corpus = Path(config.data.corpus)

@@ -31,13 +31,10 @@ _ALGORITHM_1: dict[str, Any] = {"div": 100.0, "max_warmup": None, "smoothing": 0
 
 @dataclass(frozen=True)
 class Sources:
-    """The sources that figures are made from."""
-
     data: Path  # folder of the sweeps' results
     scale: str = "tiny"  # of the sweeps: "tiny", "horizon" or "paper"
 
     def results(self, sweep: str) -> Results:
-        """Read the results of a sweep, which `autowarm figure` makes."""
         return read_results(self.data / sweep)
 
     def measured(self, cell: str) -> Measured:

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 
 class Published(NamedTuple):
-    """One of the authors' settings."""
-
     size: str
     batch: int
     steps: int

@@ -17,8 +17,6 @@ from ..config.build import load_yaml
 
 @dataclass(frozen=True)
 class Setting:
-    """One value of the paper's."""
-
     key: str  # of `RunConfig`, dotted
     origin: str  # where it stands
     changed: str  # the scales whose presets have another value on purpose, and which

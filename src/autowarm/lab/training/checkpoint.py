@@ -34,7 +34,7 @@ from torch.optim import Optimizer
 from autowarm.rate.restore import Snapshot
 
 from ..config import LabError, RunConfig, differences
-from ..files import MARKER, claim, free, is_ours, read_object, sha256, within, write_atomically, write_json
+from ..files import MARKER, claim, free, is_ours, read_object, sha256, write_atomically, write_json
 from .metrics import log_checksum, read_identity, read_metrics, read_result
 from .parallel import Ranks
 
@@ -267,12 +267,13 @@ def origin(path: Path, config: RunConfig) -> str:
 
 def _remove(path: Path) -> None:
     """Delete a checkpoint's own files, and its folder unless it holds more. What cannot be read as ours stays."""
-    with suppress(LabError):
+    with suppress(LabError, OSError):
         files = read_object(path / _MANIFEST, "", "files")["files"] if (path / _MANIFEST).exists() else ()
-        for file in [within(path, name) for name in [*files, _MANIFEST, MARKER]]:
-            file.unlink(missing_ok=True)
-        with suppress(OSError):
-            path.rmdir()
+        inside = {file.name for file in path.iterdir()}  # a manifest can name no file elsewhere
+        for name in [*files, _MANIFEST, MARKER]:  # in this order, so that a crash leaves a checkpoint of ours
+            if name in inside:
+                (path / name).unlink()
+        path.rmdir()
 
 
 def whole_weights(model: nn.Module, ranks: Ranks) -> dict[str, Tensor] | None:

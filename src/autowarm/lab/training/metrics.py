@@ -180,7 +180,6 @@ class MetricsLog:
         return fit(losses, values).above if len(np.unique(losses)) > 3 else None  # f* only moves the coefficients
 
     def close(self) -> None:
-        """Flush and close the files."""
         self.flush()
         if self.board is not None:
             self.board.close()
@@ -201,12 +200,10 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def write_log(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the records of a run's first steps."""
     write_atomically(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def log_checksum(folder: Path, steps: int) -> str:
-    """The checksum of a run's log up to a step."""
     path = folder / "metrics.jsonl"
     return sha256(b"".join(path.read_bytes().splitlines(keepends=True)[:steps] if path.exists() else ()))
 

@@ -69,7 +69,6 @@ class Ranks:
         return [float(value) / self.world for value in summed]
 
     def largest(self, value: int) -> int:
-        """Return the largest of the ranks' values."""
         if self.world == 1:
             return value
         largest = torch.tensor([value], device=collective_device(None))

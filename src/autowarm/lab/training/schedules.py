@@ -88,7 +88,6 @@ def warmup_length(config: ScheduleConfig, scheduler: Any, updates: int) -> int:
 def adaptive(
     optimizer: Optimizer, config: ScheduleConfig, steps: int, make: Any = AdaptiveWarmup, **more: Any
 ) -> AdaptiveWarmup:
-    """Ours."""
     scheduler: AdaptiveWarmup = make(
         optimizer, total_steps=steps, target_loss=config.target_loss, peak_gap=config.peak_gap, warmup=config.warmup,
         decay=_DECAYS[config.decay], **config.options, **({} if config.div is None else {"div": config.div}), **more,
@@ -97,13 +96,11 @@ def adaptive(
 
 
 def paper(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> AdaptiveWarmup:
-    """The paper's Algorithm 1."""
     calibration = Calibration(sigma_f2=config.sigma_f2) if config.peak_gap is None else None
     return adaptive(optimizer, config, steps, AdaptiveWarmup.paper, calibration=calibration)
 
 
 def linear(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRScheduler:
-    """The hand-set baseline, see `hand_set`."""
     shape = config.warmup_steps or 0, steps, config.div, config.warmup, config.decay
     return LambdaLR(optimizer, lambda step: hand_set(step, *shape))
 
@@ -122,7 +119,6 @@ def untuned(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRSched
 
 
 def constant(optimizer: Optimizer, config: ScheduleConfig, steps: int) -> LRScheduler:
-    """The peak rate, all along."""
     return LambdaLR(optimizer, lambda step: 1.0)
 
 

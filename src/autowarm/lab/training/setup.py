@@ -75,5 +75,4 @@ class Setup:
         return total
 
     def cast(self) -> AbstractContextManager[Any]:
-        """Return the context for a forward pass."""
         return torch.autocast(self._device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()

@@ -17,7 +17,7 @@ from autowarm.lab.analysis.results import Results, write_results
 from autowarm.lab.commands import main
 from autowarm.lab.config import RunConfig
 from autowarm.lab.execution.display import Display
-from autowarm.lab.execution.pool import Job, OnRow, message_of, perform
+from autowarm.lab.execution.pool import Job, message_of, perform
 from autowarm.lab.files import claim
 from autowarm.lab.processes import Interrupted
 from autowarm.lab.training.loop import train
@@ -143,9 +143,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def run_here(
-    jobs: Sequence[Job], workers: int | None, display: Display, done: int, on_row: OnRow | None = None
-) -> dict[str, str]:
+def run_here(jobs: Sequence[Job], workers: int | None, display: Display, done: int) -> dict[str, str]:
     """`pool.run_jobs` without its processes."""
     display.begin([(job.name, job.steps) for job in jobs], done=done, workers=workers or 1)
     failed: dict[str, str] = {}
@@ -157,8 +155,6 @@ def run_here(
             display.fail(job.name, failed[job.name])
         else:
             display.finish(job.name, result)
-            if on_row is not None:
-                on_row(job.name, result)
     return failed
 
 

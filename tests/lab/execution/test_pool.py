@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -154,11 +154,12 @@ def test_a_worker_has_one_thread_takes_denormal_numbers_as_zero_and_has_no_modul
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    rows: list[dict[str, Any]] = []
+    rows: list[Mapping[str, Any]] = []
+    monkeypatch.setattr(Display, "finish", lambda self, name, row: rows.append(row))
     for name in ("a_tiny_job", "another_job"):
         shutil.copy(Path(__file__).with_name("jobs.py"), tmp_path / f"{name}.py")
         job = Job("tiny", 1, importlib.import_module(name).tiny, tmp_path)
-        assert run_jobs([job], 1, Display(), 0, on_row=lambda _, row: rows.append(row)) == {}
+        assert run_jobs([job], 1, Display(), 0) == {}
     assert [(row["val_loss"], row["threads"]) for row in rows] == [(0.0, 1)] * 2
     assert [row["jobs"] for row in rows] == [["a_tiny_job"], ["another_job"]]
 

@@ -65,14 +65,10 @@ def write_results(
     """Write `results.json`, with failed runs under "failed"."""
     summaries = summarise(rows, own=bool(corpus.get("own")))
     document = {
-        "schema": SCHEMA,
-        "environment": environment(),
-        "corpus": dict(corpus),
-        "config": dict(config),
-        **({"failed": dict(failed)} if failed else {}),
-        "runs": [dict(row) for row in rows],
+        "schema": SCHEMA, "environment": environment(), "corpus": dict(corpus), "config": dict(config),
+        **({"failed": dict(failed)} if failed else {}), "runs": [dict(row) for row in rows],
         "summary": [_to_json(summary) for summary in summaries],
-    }
+    }  # fmt: skip
     write_json(folder / "results.json", document)
     return Results(folder, document, summaries)
 

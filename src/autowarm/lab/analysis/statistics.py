@@ -36,12 +36,7 @@ Outcome = Literal["better", "worse", "undecided"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """Independent values, one per seed or per task, with an interval for their true mean.
-
-    Args:
-        values: the values, at least one, and all finite.
-        choices: of how many estimates this one was chosen for being largest. Only the interval's lower end is moved.
-        noise: the standard deviation of a value and its degrees of freedom; None computes both from the values alone.
+    """Independent values, one per seed or per task, all finite, with an interval for their true mean.
 
     Example:
         >>> from autowarm.lab.analysis.statistics import Estimate
@@ -52,8 +47,8 @@ class Estimate:
     """
 
     values: tuple[float, ...]
-    choices: int = 1
-    noise: tuple[float, int] | None = None
+    choices: int = 1  # of how many this one was chosen for being largest; only the interval's lower end is moved
+    noise: tuple[float, int] | None = None  # a value's standard deviation and degrees of freedom, if known otherwise
 
     def __post_init__(self) -> None:
         if not self.values or not all(map(math.isfinite, self.values)):
@@ -99,11 +94,9 @@ def _side(interval: tuple[float, float] | None) -> Outcome:
 
 
 def against_best(ours: Sequence[float], best: Sequence[float], others: Sequence[Sequence[float]]) -> Estimate:
-    """Compare the default's losses with those of the best of several hand-set lengths, paired by seed.
+    """Compare the default's losses, which are finite, with those of the best of several hand-set lengths, by seed.
 
-    Args:
-        ours, best: finite losses, one per seed.
-        others: those of the other lengths; infinite where a run diverged or is missing.
+    Those of the other lengths are infinite where a run diverged or is missing.
     """
     lengths = np.asarray([best, *others], dtype=float)
     pairs = tuple(float(a - b) for a, b in zip(ours, best, strict=True))

@@ -43,12 +43,9 @@ def parse(
 ) -> _Config:  # fmt: skip
     """Build a config from the words after a command, whose name is also the folder of its presets.
 
-    Args:
-        preset: the preset to use without `--config`.
-        defaults: values of nested keys that a file or preset does not set.
-        positional: the key that the first word sets if it is not an option.
-        also: the command's other options, which are not keys, and their help texts.
-        own: the key of a user's task, which `defaults` name; a file or a word may name none.
+    The preset is for want of `--config`, the defaults are of keys that neither sets. The first word may be the value of
+    the `positional` key. Other options of the command, which are not keys, have their help texts in `also`. A file or a
+    word may name no task of a user's; `own` is the key of one that `defaults` name.
     """
     usage = f"autowarm {command} {f'[{positional.upper()}] ' if positional else ''}[--KEY VALUE ...]"
     if positional and argv and not argv[0].startswith("-"):

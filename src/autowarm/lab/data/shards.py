@@ -20,12 +20,7 @@ _MAGIC, _VERSION, _HEADER = 20240520, 1, 256
 
 
 class Shards:
-    """Shards as one long sequence, read by windows. Only what is looked up is read from disk.
-
-    Args:
-        paths: the files, in order.
-        vocabulary: all tokens must be smaller than this.
-    """
+    """Files in order as one long sequence of tokens below `vocabulary`. Only what is looked up is read from disk."""
 
     def __init__(self, paths: Sequence[Path], vocabulary: int = 2**16) -> None:
         self._paths, self._vocabulary = paths, vocabulary

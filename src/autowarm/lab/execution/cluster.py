@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import LabError, needs
 from ..processes import Interrupted, Stop
 from .display import Display
-from .pool import Event, Job, OnRow, follow, message_of, perform, set_up
+from .pool import Event, Job, follow, message_of, perform, set_up
 
 _LIVES = 4  # do not restart a job that has lost this many workers
 
@@ -66,9 +66,7 @@ def _join(address: str | None) -> None:
         raise LabError(f"no Ray cluster at {address}: {' '.join(str(error).split())}") from None
 
 
-def run_jobs(
-    jobs: Sequence[Job], address: str | None, display: Display, done: int, on_row: OnRow | None = None
-) -> dict[str, str]:
+def run_jobs(jobs: Sequence[Job], address: str | None, display: Display, done: int) -> dict[str, str]:
     """Do every job on the cluster; return the messages of those that failed. Like `pool.run_jobs`.
 
     The address HOST:PORT or "auto" is a running cluster; None starts Ray on this machine and stops it afterwards.
@@ -95,7 +93,7 @@ def run_jobs(
 
         with Stop() as asked, asked.gently():
             try:
-                return follow(pending, news, asked, display, on_row, _message)
+                return follow(pending, news, asked, display, _message)
             except Interrupted:
                 ray.get(board.stop.remote())
                 for ref in refs:

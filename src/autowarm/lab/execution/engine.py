@@ -31,7 +31,7 @@ from ..tasks import identity, make_task, run_id
 from ..tasks.own import PackedTask
 from ..training.metrics import read_result
 from .display import Display
-from .pool import Job, OnRow, called, run_jobs
+from .pool import Job, called, run_jobs
 
 SCHEMA = 1
 
@@ -100,7 +100,7 @@ def make_report(config: Plan, points: Sequence[Point], own: PackedTask | None = 
         return results, report.make(results)
 
 
-def execute(planned: Sequence[Planned], display: Display, where: Where, on_row: OnRow | None = None) -> dict[str, str]:
+def execute(planned: Sequence[Planned], display: Display, where: Where) -> dict[str, str]:
     """Make the unfinished runs, each folder once; return the messages of those that failed."""
     unfinished = {run.folder: run for run in planned if not run.finished}
     jobs = [run.job() for run in unfinished.values()]
@@ -111,9 +111,9 @@ def execute(planned: Sequence[Planned], display: Display, where: Where, on_row: 
     if where.engine == "ray":
         from . import cluster
 
-        failed = cluster.run_jobs(jobs, where.address, display, done, on_row)
+        failed = cluster.run_jobs(jobs, where.address, display, done)
     else:
-        failed = run_jobs(jobs, where.workers, display, done, on_row)
+        failed = run_jobs(jobs, where.workers, display, done)
     first = {run.folder: run.name for run in unfinished.values()}
     return {run.name: failed[name] for run in planned if (name := first.get(run.folder)) in failed}
 

@@ -36,7 +36,6 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARA
 _EVENTS_PER_SECOND = 4
 _BUSY_WAIT = 0.5  # seconds between looks at a folder that another process holds
 
-OnRow: TypeAlias = Callable[[str, dict[str, Any]], None]
 Event: TypeAlias = tuple[str, int, float, float]  # a worker's report to the parent: a job's name, step, loss and rate
 
 
@@ -56,14 +55,11 @@ def called(place: str, *args: Any, **options: Any) -> Any:
     return resolve_name(place)(*args, **options)
 
 
-def run_jobs(
-    jobs: Sequence[Job], workers: int | None, display: Display, done: int, on_row: OnRow | None = None
-) -> dict[str, str]:
+def run_jobs(jobs: Sequence[Job], workers: int | None, display: Display, done: int) -> dict[str, str]:
     """Do every job; return the messages of those that failed. LabError if a worker died.
 
     ``workers`` processes run in parallel; None is one per GPU, or without a GPU as many as `room` allows. If
-    there are more workers than GPUs, they share the GPUs. ``done`` runs were finished before; ``on_row`` is told each
-    result at once.
+    there are more workers than GPUs, they share the GPUs. ``done`` runs were finished before.
     """
     devices = gpus()
     workers = min(workers or len(devices) or room(), len(jobs))
@@ -84,7 +80,7 @@ def run_jobs(
         try:
             with starting(new):
                 pending = {pool.submit(_work, job): job.name for job in jobs}
-            return follow(pending, lambda: _drain(events), asked, display, on_row)
+            return follow(pending, lambda: _drain(events), asked, display)
         except LOST:
             asked.obey()  # a signal to the whole group ends the workers, too
             raise LabError(
@@ -103,7 +99,6 @@ def follow(
     news: Callable[[], Iterable[Event]],
     asked: Stop,
     display: Display,
-    on_row: OnRow | None,
     explain: Callable[[Exception], str] = message_of,
 ) -> dict[str, str]:
     """Wait for the jobs while updating the display; return the messages of those that failed."""
@@ -129,8 +124,6 @@ def follow(
             else:
                 some_done = True
                 display.finish(name, row)
-                if on_row is not None:
-                    on_row(name, row)
     return failed
 
 

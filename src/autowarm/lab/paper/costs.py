@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ..config import LLAMA_124M, LLAMA_210M, ModelConfig, RunConfig
+from ..config import LLAMA_124M, LLAMA_210M, RunConfig
 from ..registry import OPTIMIZERS
 from ..tasks.models import classifier, flops_per_token, llama, matrices
 from ..training.parallel import PEAK_FLOPS, Ranks
@@ -21,24 +21,15 @@ _PROBE = 2.5  # cost of a measured step in plain steps: it adds a second gradien
 _NEWTON_SCHULZ = 5
 
 
-def _passes(run: RunConfig) -> float:
-    model = run.model
-    if not model.sees_images:
-        return flops_per_token(model) * run.batch_size * model.seq_len
-    return 3.0 * run.batch_size * _forward(model)
-
-
-def _forward(model: ModelConfig) -> float:
-    """Count the operations of a classifier's forward pass over one image."""
-    if model.name == "swin":  # our small one sees 8×8 pixels in two stages
-        return sum(24.0 * (stage * model.width) ** 2 * model.layers * 64 / stage**2 for stage in (1, 2))
-    return 2 * 15.4e9  # Swin-B, as its authors count the multiply-adds of an image
-
-
 def operations(run: RunConfig) -> float:
     """Count the multiplications and additions of one step: both passes, and Muon's orthogonalisation of a LLaMA."""
-    model, total = run.model, _passes(run)
-    if run.optimizer.name == "muon" and not model.sees_images:
+    model, size = run.model, run.batch_size
+    if model.name == "swin":  # our small one sees 8×8 pixels in two stages
+        return 3 * size * sum(24.0 * (stage * model.width) ** 2 * model.layers * 64 / stage**2 for stage in (1, 2))
+    if model.sees_images:
+        return 3 * size * 2 * 15.4e9  # Swin-B, as its authors count the multiply-adds of an image
+    total = flops_per_token(model) * size * model.seq_len
+    if run.optimizer.name == "muon":
         for shape, count in matrices(model):
             small, large = sorted(shape)
             total += model.layers * count * _NEWTON_SCHULZ * (4.0 * small**2 * large + 2.0 * small**3)

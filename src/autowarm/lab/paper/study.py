@@ -18,31 +18,19 @@ _WIDE = 30  # a range of K that a linear axis cannot show
 
 @dataclass(frozen=True)
 class Study:
-    """All fits to a selection of points.
+    """All fits to a selection of points."""
 
-    Attributes:
-        target_loss: f*; the gap is Δ = f(x^t) − f*.
-        steps, gaps, smoothness: the points used, in the order of steps.
-        dropped: how many points were not used: outside the window or the percentiles, or not finite.
-        quadratic: K0 + K1Δ + K2Δ².
-        nonnegative: the same with K0, K1, K2 ≥ 0, as the theorems require.
-        linear, constant: the models that the quadratic must beat.
-        power: K0 + KρΔ^ρ with ρ free; None if a gap is not positive.
-        intervals: 95 % intervals of K0, K1, K2 of ``quadratic``, by a wild block bootstrap.
-        verdict: the result in words.
-    """
-
-    target_loss: float
-    steps: Array = field(repr=False)
+    target_loss: float  # f*; the gap is Δ = f(x^t) − f*
+    steps: Array = field(repr=False)  # of the points used, in order
     gaps: Array = field(repr=False)
     smoothness: Array = field(repr=False)
-    dropped: int
-    quadratic: Fit
-    nonnegative: Fit
-    linear: Fit
+    dropped: int  # points not used: outside the window or the percentiles, or not finite
+    quadratic: Fit  # K0 + K1Δ + K2Δ²
+    nonnegative: Fit  # the same with K0, K1, K2 ≥ 0, as the theorems require
+    linear: Fit  # this and the constant are what the quadratic must beat
     constant: Fit
-    power: Fit | None
-    intervals: list[Interval]
+    power: Fit | None  # K0 + KρΔ^ρ with ρ free; None if a gap is not positive
+    intervals: list[Interval]  # 95 % intervals of K0, K1, K2 of the quadratic, by a wild block bootstrap
 
     @property
     def aic_gain(self) -> float:
@@ -140,32 +128,18 @@ def study(
         raise ValueError(f"{keep.sum()} of {len(points)} points are left, and a fit needs 4: widen the window")
     x, y = gaps[keep], values[keep]
     quadratic = fit(x, y)
+    power = fit(x, y, "power") if np.all(x > 0) else None
     return Study(
-        target_loss=target_loss,
-        steps=steps[keep],
-        gaps=x,
-        smoothness=y,
-        dropped=int(len(points) - keep.sum()),
-        quadratic=quadratic,
-        nonnegative=fit(x, y, nonnegative=True),
-        linear=fit(x, y, "linear"),
-        constant=fit(x, y, "constant"),
-        power=fit(x, y, "power") if np.all(x > 0) else None,
-        intervals=bootstrap(x, quadratic, at=())[0],
-    )
+        target_loss, steps[keep], x, y, int(len(points) - keep.sum()), quadratic, fit(x, y, nonnegative=True),
+        fit(x, y, "linear"), fit(x, y, "constant"), power, bootstrap(x, quadratic, at=())[0],
+    )  # fmt: skip
 
 
 def plot_study(study: Study, *, ax: "Axes | None" = None) -> "Axes":
     """Plot the points (Δ, K) coloured by step, the quadratic fit with its 95 % band, and the linear fit.
 
     If the largest K is more than 30 times the smallest, its axis is logarithmic. The legend says which fit leaves it.
-
-    Args:
-        study: the study to plot.
-        ax: matplotlib axes to draw on; None makes new ones.
-
-    Raises:
-        ImportError: matplotlib is not installed.
+    Without `ax` it makes new axes.
     """
     ax = axes_or_new(ax, 5.6, 3.8)
     dots = ax.scatter(study.gaps, study.smoothness, c=study.steps, s=9, alpha=0.7, linewidths=0, cmap="viridis")

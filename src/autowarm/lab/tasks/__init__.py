@@ -137,13 +137,10 @@ def run_id(who: Mapping[str, Any]) -> str:
 
 
 class Task:
-    """A task in one run, as the training loop asks for it.
+    """A task in one run, as the training loop asks for it; `inner` has the methods of `OwnTask`.
 
-    Args:
-        inner: an object with the methods of `OwnTask`.
-        name: name of the task or of its data.
-        sha256: hash of the data, and of the code if that is outside the lab, whose code a run's id covers.
-        file: the file of a user's task, for whose methods the global generators are seeded.
+    Its `sha256` covers the data, and the code if that is outside the lab, whose code a run's id covers. For the methods
+    of a user's task, which has a `file`, the global generators are seeded.
     """
 
     def __init__(self, inner: Any, config: RunConfig, name: str, sha256: str = "", file: str | None = None) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,6 @@ from torch.nn import functional as F
 
 from ..config import ModelConfig
 from ..errors import needs
-from ..files import follow_umask
 
 
 def llama(config: ModelConfig, seed: int) -> nn.Module:
@@ -144,8 +144,8 @@ def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = 
     with tempfile.TemporaryDirectory(dir=folder, prefix=".weights-") as scratch:
         _save(model, Path(scratch), state)  # transformers deletes what looks like weights beside its own
         for written in sorted(Path(scratch).iterdir()):
-            follow_umask(written)
-            os.replace(written, folder / written.name)
+            copy = shutil.copyfile(written, f"{written}.new")  # the umask decides who may read it, not safetensors
+            os.replace(copy, folder / written.name)
 
 
 def _save(model: Any, folder: Path, state: Mapping[str, Tensor] | None) -> None:

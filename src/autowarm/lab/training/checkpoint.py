@@ -50,12 +50,7 @@ _EXTRA = "_extra_state"  # the end of PyTorch's keys for what a module's `get_ex
 
 
 class Checkpoints:
-    """The checkpoints of one run, in its folder, which all ranks can access.
-
-    Args:
-        run: the run's id; checkpoints of other runs are not loaded.
-        keep: how many of the newest to keep.
-    """
+    """The newest checkpoints of one run, in its folder, which all ranks can access. Those of others are not loaded."""
 
     def __init__(self, folder: Path, ranks: Ranks, run: str = "", *, keep: int = 2) -> None:
         self.folder, self.ranks, self.run, self.keep = folder, ranks, run, keep
@@ -67,14 +62,10 @@ class Checkpoints:
     def save(
         self, step: int, model: nn.Module, optimizer: Optimizer, rest: Mapping[str, Any], guard: Any = None
     ) -> None:
-        """Save a checkpoint and delete all but the newest `keep`.
+        """Save a checkpoint and delete all but the newest `keep`; LabError if it cannot be written.
 
-        Args:
-            rest: plain numbers, text and tensors that are the same on all ranks.
-            guard: the schedule's, whose copy of the run is saved too: the weights saved may be broken already.
-
-        Raises:
-            LabError: it cannot be written; earlier checkpoints are intact.
+        `rest` is the same on all ranks. The copy of the run that the schedule's guard has is saved too, because the
+        present weights may be broken already.
         """
         tensors, others = collect(model, optimizer)
         if guard is not None:

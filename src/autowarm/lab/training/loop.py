@@ -67,17 +67,13 @@ def train(
     config: RunConfig, folder: Path, on_step: OnStep | None = None, stop: Stop | None = None,
     own: PackedTask | None = None, resume_from: Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Train one run to its end. If the folder holds an unfinished run, resume it.
+    """Train one run to its end and return its result. If the folder holds an unfinished run, resume it.
 
     Args:
-        folder: the run's folder, created if needed; the same on all ranks.
+        folder: created if needed; the same on all ranks.
         on_step: called after each step. If it returns True, the run stops there, and a later call can resume it.
-        stop: catches signals for the run.
         own: the user's task, if the config names none of the lab's.
         resume_from: the checkpoint of another run, with which this one begins; see `checkpoint.origin`.
-
-    Returns:
-        The run's result, as in its `result.json`.
 
     Raises:
         LabError: the folder holds another run, or ranks were given different runs; the message lists the differences.
@@ -140,7 +136,11 @@ class _Run:
                 ranks.first(lambda: write_log(folder, read_metrics(start.parent)[: self.progress.step]))
             logger.info("%s resumes from step %d", folder.name, self.progress.step)
         self.skipped = getattr(self.optimizer, "skipped_updates", 0)
-        self.probe = self._probe()
+        self.probe: Probe | None = None
+        if config.engine.curvature_every:
+            with as_usage_error("engine.curvature_every: "):
+                self.probe = Probe(self.net, self.optimizer, every=config.engine.curvature_every)
+            self.probe.step = self.progress.step  # it goes on where the run does
 
     def finish(self, on_step: OnStep | None) -> dict[str, Any]:
         """Train to the end, evaluate, and write and return the result."""
@@ -273,15 +273,6 @@ class _Run:
             self.scheduler.step(*((loss.detach(),) if self.watches else ()))
         self.optimizer.zero_grad()
         return loss.detach(), norm, rate
-
-    def _probe(self) -> Probe | None:
-        """Return a probe that goes on where the run does, if the run is to log its curvature."""
-        if not (every := self.config.engine.curvature_every):
-            return None
-        with as_usage_error("engine.curvature_every: "):
-            probe = Probe(self.net, self.optimizer, every=every)
-        probe.step = self.progress.step
-        return probe
 
     def _sharpness(self) -> float:
         """Return λ_max of the Hessian on the first validation batch; the run goes on as if nobody had asked."""

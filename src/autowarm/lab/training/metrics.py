@@ -33,29 +33,16 @@ def read_identity(folder: Path) -> dict[str, Any] | None:
 
 @dataclass
 class Progress:
-    """A run's history up to `step`, which its checkpoint stores along with the weights and states.
+    """A run's history up to `step`, which its checkpoint stores along with the weights and states."""
 
-    Attributes:
-        step: updates made.
-        loss: of the last batch, before the update.
-        lr: the update's rate.
-        grad_norm: norm of the update's gradient, before clipping; NaN without clipping, which alone computes it.
-        seconds: time in training so far, evaluations not counted.
-        eval_seconds: time in evaluations so far.
-        first_loss: of the first batch whose loss is finite.
-        switched_at, ended_by: the step at which warm-up ended, and by what.
-        diverged: whether the run has.
-        warnings: texts of the warnings so far.
-    """
-
-    step: int = 0
-    loss: float = math.nan
-    lr: float = math.nan
-    grad_norm: float = math.nan
-    seconds: float = 0.0
-    eval_seconds: float = 0.0
-    first_loss: float = math.nan
-    switched_at: int | None = None
+    step: int = 0  # updates made
+    loss: float = math.nan  # of the last batch, before the update
+    lr: float = math.nan  # the update's rate
+    grad_norm: float = math.nan  # of the update, before clipping; NaN without clipping, which alone computes it
+    seconds: float = 0.0  # in training so far
+    eval_seconds: float = 0.0  # in evaluations so far
+    first_loss: float = math.nan  # of the first batch whose loss is finite
+    switched_at: int | None = None  # the step at which warm-up ended
     ended_by: str | None = None
     diverged: bool = False
     warnings: list[str] = field(default_factory=list)
@@ -71,12 +58,10 @@ def finite(value: float) -> float | None:
 
 
 class MetricsLog:
-    """Writes metrics in batches of steps, starting after the checkpoint's last step.
+    """Writes metrics in batches of steps, starting after `step`, the checkpoint's.
 
-    Args:
-        step: the checkpoint's step.
-        run, task: the run's id and task, whose config says whether to log to TensorBoard and Weights & Biases, too.
-        quiet: write nothing and only keep the losses, as all ranks but the first do.
+    The config of the run's task says whether to log to TensorBoard and Weights & Biases, too. All ranks but the first
+    are `quiet`: they write nothing and only collect the losses.
     """
 
     _EVERY = 50
@@ -120,14 +105,7 @@ class MetricsLog:
         self, progress: Progress, scores: Mapping[str, float] | None, schedule: Mapping[str, float | int | str],
         measured: Mapping[str, float],
     ) -> None:  # fmt: skip
-        """Record one step.
-
-        Args:
-            progress: the run after it.
-            scores: those of an evaluation after it.
-            schedule: the schedule's state after it, of which only what has changed is recorded.
-            measured: curvatures of this step.
-        """
+        """Record one step: the run, an evaluation's scores and what has changed of the schedule after it."""
         self.losses.append(progress.loss)
         row: dict[str, Any] = {"step": progress.step, "loss": finite(progress.loss), "lr": progress.lr}
         if not math.isnan(progress.grad_norm):

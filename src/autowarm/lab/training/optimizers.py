@@ -25,9 +25,7 @@ from .authors import add_eps_before_correction, seed_momenta
 def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any = None) -> Optimizer:
     """Make the configured optimizer for the model's parameters, grouped by the library.
 
-    Args:
-        config: the optimizer; its option `dtype` is torch's name, such as "float64".
-        process_group: ranks that hold copies of the model and split Muon's work.
+    Ranks of a process group hold copies of the model and split Muon's work.
     """
     entry = OPTIMIZERS[config.name]
     with needs(f"the optimizer {config.name}", "peers"):
@@ -40,7 +38,7 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
         raise UsageError(f"optimizer.options: {need}, got {config.options}")
     try:
         if hasattr(make, "from_model"):
-            if "dtype" in options:
+            if "dtype" in options:  # by torch's name, such as "float64"
                 options["dtype"] = getattr(torch, str(options["dtype"]))
             if process_group is not None and "process_group" in inspect.signature(make).parameters:
                 options["process_group"] = process_group

@@ -36,8 +36,7 @@ def hand_set(
 ) -> float:  # fmt: skip
     """The hand-set baseline as a share of the peak rate, for the update with index ``step`` from 0.
 
-    Args:
-        div: the first update has the share 1/div; None starts from 0 in equal steps, 1/(warmup_steps + 1).
+    The first update has the share 1/div, or 1/(warmup_steps + 1) for None, which starts from 0 in equal steps.
 
     Example:
         >>> [round(hand_set(step, 3, 10), 2) for step in range(5)]

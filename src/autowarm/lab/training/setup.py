@@ -28,19 +28,12 @@ def precision_of(task: Task, device: torch.device) -> str:
 
 
 class Setup:
-    """A run before its first update.
-
-    Attributes:
-        rows: this rank's rows of a global batch; a task's own batches are of any size.
-        precision: "float32", "bfloat16" or "float64".
-        model: the network, with weights that depend on the seed alone.
-        net: the network to call: `model`, compiled or distributed over ranks if the config says so.
-        optimizer: the task's own optimizer of the configured name, or the lab's.
-    """
+    """A run before its first update: its network, as `model` and as the `net` to call, and its optimizer."""
 
     def __init__(self, task: Task, ranks: Ranks) -> None:
         config = task.config
         self._task, self._device = task, ranks.device
+        # This rank's rows of a global batch; a task's own batches are of any size.
         self.rows = slice(None) if config.task else ranks.rows(config.batch_size, config.engine.accumulate)
         self.precision = precision_of(task, ranks.device)
         torch.manual_seed(config.seed)
@@ -48,6 +41,7 @@ class Setup:
         self.model = model.double() if self.precision == "float64" else model.float()
         if self.precision == "bfloat16" and ranks.device.type == "cpu":
             attend_plainly(self.model, config.model.seq_len)
+        # Compiled, or distributed over the ranks, if the config says so.
         self.net = spread(self.model, config.engine, ranks)
         if config.optimizer.name in task.optimizers:
             self.optimizer = task.make_optimizer(config.optimizer.name, self.model, config.optimizer.lr)

@@ -28,26 +28,8 @@ MODEL = {"layers": 1, "width": 16, "heads": 2, "ff": 32, "vocab_size": 280, "seq
 ALONE = Ranks(0, 1, torch.device("cpu"))
 PATIENCE = 600  # seconds; a machine shared with others can be many times slower than alone
 
-# A user's own task, to be written to a file. More attributes may follow at its end.
-LINE = """import time, torch
-
-class Line:
-    optimizers = {"plain": lambda model, lr: torch.optim.SGD(model.parameters(), lr=lr)}
-
-    def model(self):
-        return torch.nn.Linear(8, 1)
-
-    def batches(self, seed):
-        while True:
-            yield torch.randn(32, 8)
-
-    def loss(self, model, batch):
-        return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
-
-    def validation(self):
-        return [torch.randn(64, 8)]
-
-"""
+# A user's own task, for tests to write to a file. More attributes may follow at its end.
+LINE = Path(__file__).with_name("tasks").joinpath("line.py").read_text() + "\n"
 
 CELL = {"task": "t", "model": "m", "optimizer": "muon", "batch_size": 4, "steps": 100, "lr": 0.01}
 

@@ -39,12 +39,6 @@ def test_the_figure_shows_the_losses_and_the_default_as_a_line() -> None:
     assert [text.get_text() for text in axes.texts] == ["1 of 2 diverged"]
 
 
-def test_without_the_default_the_figure_shows_losses() -> None:
-    (axes,) = sweep_figure(summarise(ROWS[:4])).axes
-    assert axes.containers[0][0].get_ydata().tolist() == pytest.approx([3.1, 2.2])
-    assert axes.get_ylabel() == "final validation loss"
-
-
 def test_runs_that_diverged_are_named_in_a_panel_of_losses_whichever_schedule_they_had() -> None:
     rows = [*ROWS[:4], row("adaptive", 9, 0, None), row("adaptive", 9, 1, 2.0), row("paper", 9, 0, None)]
     rows[0] = row(rows[0]["schedule"], rows[0]["warmup_steps"], rows[0]["seed"], None)

@@ -3,7 +3,6 @@ from unittest import mock
 
 import pytest
 
-from autowarm import __main__ as entry
 from autowarm import __version__
 from autowarm.lab.commands import main, report
 
@@ -29,19 +28,6 @@ def test_an_interruption_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert main(["report"]) == 130
     message = capsys.readouterr().err
     assert message == "\ninterrupted; the same command continues from here, with what is finished\n"
-
-
-def test_without_the_extra_it_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """From the wheel, with every package of the extra missing, `tests/release/test_release.py` has the same."""
-    monkeypatch.setattr("autowarm.lab.commands.main", mock.Mock(side_effect=ModuleNotFoundError(name="yaml")))
-    assert entry.main() == 2
-    assert "yaml is missing; the commands need: pip install '.[lab]' in a checkout" in capsys.readouterr().err
-    ours = ModuleNotFoundError(name="autowarm.nowhere")
-    monkeypatch.setattr("autowarm.lab.commands.main", mock.Mock(side_effect=ours))
-    with pytest.raises(ModuleNotFoundError):  # ours is a bug, and shown as one
-        entry.main()
 
 
 def test_what_nobody_foresaw_is_a_line_with_the_traceback_in_a_file(

@@ -98,7 +98,7 @@ def test_a_broken_batch_stops_before_twelve_runs_fail(project: Path, capsys: pyt
     )
     assert main(["compare", "--task", "line.py:Line", "--seeds", "[0,1]", "--workers", "1", "--out", "out"]) == 1
     message = capsys.readouterr()
-    assert message.err.startswith("autowarm: every run failed: line.py:15: RuntimeError: ")
+    assert message.err.startswith("autowarm: every run failed: line.py:18: RuntimeError: ")
     assert message.err.count("\n") == 1
     assert message.out.count("RuntimeError") <= 1
     assert "no other run is begun" in message.out

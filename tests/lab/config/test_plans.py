@@ -5,16 +5,11 @@ from typing import Any
 import pytest
 
 from autowarm import AdaptiveWarmup
-from autowarm.lab.config import CompareConfig, LabError, OptimizerConfig, Point, RunConfig, ScheduleConfig, SweepConfig
-from autowarm.lab.config.build import SCALES, build, presets, read_yaml
+from autowarm.lab.config import CompareConfig, LabError, OptimizerConfig, RunConfig, ScheduleConfig, SweepConfig
+from autowarm.lab.config.build import SCALES, presets
 from autowarm.lab.config.plans import combinations
 
 SWEEPS = [name for name in presets("sweep") if not name.endswith("base")]
-
-
-def sweep(name: str) -> SweepConfig:
-    values, source = read_yaml(name)
-    return build(SweepConfig, values, str(source))
 
 
 def test_a_block_stands_for_all_its_combinations() -> None:
@@ -51,19 +46,6 @@ def test_cells_override_base_and_the_grid_overrides_cells() -> None:
 def test_every_sweep_is_there_at_every_scale() -> None:
     scales = {scale: {name.split("/")[1] for name in SWEEPS if name.startswith(scale)} for scale in SCALES}
     assert scales["tiny"] == scales["horizon"] == scales["paper"]
-
-
-@pytest.mark.parametrize("size", ["124M", "210M"])
-def test_the_cells_of_the_main_table(size: str) -> None:
-    """What no row of `settings.csv` holds: two numbers of tokens at each batch size."""
-    lengths: dict[str, list[int | None]] = {}
-    for point in sweep(f"paper/warmup-sweep-{size}").points():
-        optimizer, batch, tokens = point.cell.split("-")
-        assert (point.run.optimizer.name, point.run.batch_size) == (optimizer, int(batch))
-        assert point.run.steps * int(batch) * 512 == (1_048_576_000 if tokens == "1B" else 2_097_152_000)
-        if point.run.schedule.kind == "linear":
-            lengths.setdefault(point.cell, []).append(point.run.schedule.warmup_steps)
-    assert len(lengths) == 12
 
 
 def test_the_grid_is_every_optimizer_rate_schedule_and_seed_once() -> None:
@@ -103,12 +85,6 @@ def test_options_reach_their_optimizer_alone() -> None:
     assert actual == {"lion": {"betas": [0.9, 0.95]}, "muon": {}}
     with pytest.raises(LabError, match="options: unknown optimizer 'lyon'; did you mean 'lion'"):
         CompareConfig(options={"lyon": {}}).points()
-
-
-def test_a_point_is_named_by_cell_schedule_and_axes() -> None:
-    grid: list[dict[str, Any]] = [{"schedule.kind": "paper", "schedule.target_loss": [1.5]}]
-    (point,) = SweepConfig(cells={"a": None, "b": {"grid": grid}}, seeds=[3]).points()
-    assert point == Point("b paper target_loss=1.5 seed3", point.run, "b", {"schedule.target_loss": 1.5})
 
 
 PAPER = {"schedule.kind": "paper", "schedule.target_loss": 0.1}

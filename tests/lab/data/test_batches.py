@@ -5,7 +5,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -118,46 +117,25 @@ def readers() -> int:
     return sum(thread.name.startswith("autowarm-read-ahead") for thread in threading.enumerate())
 
 
-class Made:
-    """Squares, and what called for them."""
+def test_results_come_in_order_from_one_other_thread_that_reads_ahead_but_not_without_bound() -> None:
+    calls: list[tuple[int, int]] = []
+    called = threading.Condition()
 
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-        self.threads: set[int] = set()
-        self.reached = threading.Condition()
-
-    def __call__(self, step: int) -> int:
-        with self.reached:
-            self.steps.append(step)
-            self.threads.add(threading.get_ident())
-            self.reached.notify_all()
+    def square(step: int) -> int:
+        with called:
+            calls.append((step, threading.get_ident()))
+            called.notify_all()
         return step * step
 
-    def wait_for(self, count: int) -> None:
-        with self.reached:
-            assert self.reached.wait_for(lambda: len(self.steps) >= count, timeout=60)
-
-
-def test_results_come_in_order_from_one_other_thread() -> None:
-    squares = Made()
-    assert list(read_ahead(squares, range(3, 40))) == [step * step for step in range(3, 40)]
-    assert squares.steps == list(range(3, 40))
-    assert len(squares.threads) == 1
-    assert threading.get_ident() not in squares.threads
-    assert readers() == 0
-
-
-def test_it_reads_ahead_but_not_without_bound() -> None:
-    squares = Made()
-    results = read_ahead(squares, range(100), ahead=4)
-    assert squares.steps == []  # nothing before the first is wanted
-    assert next(results) == 0
-    squares.wait_for(4)  # without a further call of next
-    assert squares.steps == [0, 1, 2, 3]
-    assert next(results) == 1
-    squares.wait_for(5)
-    assert squares.steps == [0, 1, 2, 3, 4]
-    results.close()
+    results = read_ahead(square, range(3, 40), ahead=4)
+    assert calls == []  # nothing before the first is wanted
+    assert next(results) == 9
+    with called:
+        assert called.wait_for(lambda: len(calls) >= 4, timeout=60)  # without a further call of next
+    assert [step for step, _ in calls] == [3, 4, 5, 6]
+    assert list(results) == [step * step for step in range(4, 40)]
+    assert [step for step, _ in calls] == list(range(3, 40))
+    assert len({thread for _, thread in calls} - {threading.get_ident()}) == 1
     assert readers() == 0
 
 
@@ -173,14 +151,3 @@ def test_an_error_comes_in_its_turn_and_ends_the_thread() -> None:
         next(results)
     assert readers() == 0
     assert next(results, None) is None
-
-
-def test_batches_are_pinned_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = np.arange(100, dtype=np.uint16)
-    assert not any(b.is_pinned() for b in training_batches(tokens, 0, 0, 2, 2, 4)) or torch.cuda.is_available()
-    pinned: list[int] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: (pinned.append(threading.get_ident()), self)[1])
-    assert len(list(training_batches(tokens, 0, 0, 5, 2, 4))) == 5
-    assert len(pinned) == 5
-    assert threading.get_ident() not in pinned  # a copy, so it is the thread's work

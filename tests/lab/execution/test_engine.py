@@ -1,21 +1,17 @@
 """Plan, execute, gather: each run is planned, prepared and made once, whoever asks for it."""
 
 import contextlib
-import dataclasses
 import json
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import yaml
 
 from autowarm.lab.commands import main
 from autowarm.lab.config import SweepConfig
-from autowarm.lab.data import prepare, text
-from autowarm.lab.execution import engine, pool
+from autowarm.lab.execution import pool
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.engine import execute, gather, make, plan
 from autowarm.lab.files import claim, locked
@@ -69,30 +65,6 @@ def test_a_sweep_ends_with_manifest_results_and_report_and_shares_its_runs(
     assert "8 runs, 4 already finished" in capsys.readouterr().out
     assert len(list(store.rglob("result.json"))) == 6 + 4
     assert all(path.stat().st_mtime_ns == when for path, when in times.items())
-
-
-def test_a_run_is_planned_once_and_its_data_prepared_once(
-    corpus_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AUTOWARM_CACHE", str(tmp_path / "cache"))
-    prepare.cache_clear()
-    engine._SOURCES.clear()
-    calls: Counter[str] = Counter()
-    for module, name in ((text, "_build"), (engine, "identity"), (engine, "make_task"), (engine, "write_results")):
-        watched = mock.Mock(wraps=getattr(module, name))
-        watched.side_effect = lambda *args, name=name, **options: calls.update([name]) or mock.DEFAULT
-        monkeypatch.setattr(module, name, watched)
-    grid: list[dict[str, Any]] = [{"schedule.kind": ["adaptive", "constant"]}]
-    config = SweepConfig(base=base(corpus_folder), cells={"a": {}, "b": {"set": {"clip": 1.0}}}, grid=grid,
-                         seeds=[0, 1], out=str(tmp_path / "out"))  # fmt: skip
-    points = config.points()
-    results = make(config, points, Display())
-    assert len(results.rows) == len(points) == 8
-    assert results.document["config"] == json.loads(json.dumps(dataclasses.asdict(config)))
-    corpus = prepare(points[0].run.data, MODEL["vocab_size"])
-    assert results.document["corpus"] == {"name": corpus.name, "sha256": corpus.sha256, "tokens": corpus.tokens}
-    prepare.cache_clear()
-    assert calls == {"_build": 1, "identity": 8, "make_task": 1, "write_results": 1}
 
 
 def test_a_run_that_two_cells_name_is_made_once_and_counts_in_both(corpus_folder: Path, tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ import torch
 
 from autowarm import Muon
 from autowarm.lab.config import ModelConfig, RunConfig, ScheduleConfig, SweepConfig
-from autowarm.lab.config.build import SCALES, build, load_yaml, presets, read_yaml
+from autowarm.lab.config.build import SCALES, build, presets, read_yaml
 from autowarm.lab.paper.costs import describe
 from autowarm.lab.paper.published import Published, points
-from autowarm.lab.paper.settings import ASSUMPTION, EVERY, MAIN, SCRIPTS, SWIN, WINDOWS, Setting, deviations
+from autowarm.lab.paper.settings import ASSUMPTION, EVERY, MAIN, SWIN, Setting, deviations
 from autowarm.lab.tasks.models import llama
 from autowarm.lab.training.loop import train
 from autowarm.lab.training.metrics import read_metrics
@@ -145,21 +145,6 @@ def test_a_preset_of_paper_scale_has_the_papers_data_is_compiled_and_dry_runs(na
         assert re.search(r"^parameters   [\d,]{10,}", text, re.MULTILINE)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["paper/warmup-sweep-124M", "paper/warmup-sweep-210M"])
-def test_a_sweep_as_the_authors_ran_it_is_still_the_papers(name: str) -> None:
-    authors = load_yaml(presets("train")["as-the-authors"].read_text(encoding="utf-8"))
-    values, source = read_yaml(name)
-    config = build(SweepConfig, values, str(source))
-    points = dataclasses.replace(
-        config, override={"model": authors["model"], "data": authors["data"], "order": authors["order"]}
-    ).points()
-    assert len(points) == len(config.points())
-    for point in points:
-        assert point.run.model.fused_qkv
-        assert deviations(point.run, MAIN) == []
-
-
 def test_every_setting_belongs_to_a_run_of_a_preset() -> None:
     """A row that no run meets would hold nothing."""
     held = [pair for name in [*SWEEPS, "paper/smoothness"] for pair in runs_of(name)]
@@ -167,14 +152,6 @@ def test_every_setting_belongs_to_a_run_of_a_preset() -> None:
         runs = [run for run, own in held if own is settings]
         for setting in settings:
             assert any(meets(run, setting, "paper") for run in runs), setting
-
-
-def test_the_page_lists_every_setting() -> None:
-    shown = "../src/autowarm/lab/paper/settings.csv"
-    assert f"]({shown})" in (DOCS / "paper.md").read_text(encoding="utf-8")
-    rows = (DOCS / shown).read_text(encoding="utf-8").splitlines()[1:]
-    known = (MAIN, ASSUMPTION, SWIN, EVERY, SCRIPTS, WINDOWS)
-    assert len(rows) == sum(map(len, known)) + 4  # what stands for what
 
 
 @pytest.mark.parametrize("size", ["124M", "210M"])

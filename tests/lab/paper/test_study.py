@@ -1,5 +1,3 @@
-import sys
-
 import numpy as np
 import pytest
 
@@ -67,10 +65,3 @@ def test_the_picture_shows_points_and_fits_and_a_wide_range_on_a_logarithmic_axi
     assert scale == "linear" or any("leaves" in label for label in labels)
     assert axes.get_yscale() == scale
     assert low < offsets.min() < offsets.max() < high
-
-
-def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(ImportError, match="pip install matplotlib"):
-        plot_study(study(points(lambda x: 3 + x), 3.0))

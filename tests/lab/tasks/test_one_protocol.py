@@ -1,22 +1,13 @@
 """The lab's tasks and a user's are objects with the same methods, and the loop cannot tell them apart."""
 
 from collections.abc import Iterator
-from pkgutil import resolve_name
 from typing import Any
 
 import pytest
 import torch
 
 from autowarm.lab.config import RunConfig, ScheduleConfig
-from autowarm.lab.registry import SMALL_TASKS
-from autowarm.lab.tasks import Drawn, Task, make_task
-
-METHODS = ("model", "batches", "loss", "validation")
-
-
-def test_the_labs_tasks_have_the_methods_that_a_users_task_needs(run: RunConfig) -> None:
-    tasks = [make_task(run).inner, *(resolve_name(place) for place in SMALL_TASKS.values())]
-    assert [one for one in tasks for method in METHODS if not callable(getattr(one, method))] == []
+from autowarm.lab.tasks import Drawn, Task
 
 
 class Counted:

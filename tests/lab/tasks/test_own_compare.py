@@ -98,7 +98,7 @@ def test_a_notebook(tmp_path: Path) -> None:
     assert "<table>" in said[2]
     assert "all 1 runs are finished" in said[3]
     assert "LabError every run failed: " in said[5]
-    assert ".py:15: RuntimeError: " in said[5]
+    assert ".py:18: RuntimeError: " in said[5]
 
 
 @pytest.mark.usefixtures("jobs_here")

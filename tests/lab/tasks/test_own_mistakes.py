@@ -8,41 +8,30 @@ import autowarm
 from autowarm.lab.config import LabError, UsageError
 from autowarm.lab.tasks.own import blamed, load, pack
 
+from ..helpers import LINE
 from .own_runs import Line, run
 
-BEGINNING = """import torch
-class Task:
-    def model(self):
-        return torch.nn.Linear(4, 1)
-    def batches(self, seed):
-        while True:
-            yield torch.randn(16, 4)
-    def loss(self, model, batch):
-        return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
-    def validation(self):
-        return [torch.randn(32, 4)]
-"""
 # What the file says, and what is said of it: the line in the file, and the remedy or the reason.
-LOSS, SQUARE, LINEAR = "        return (model(batch)", "square().mean()", "return torch.nn.Linear(4, 1)"
-DRAW, SCORES = "yield torch.randn(16, 4)", "    def scores(self, model, batch):\n        return {'a': [1, 2]}\n"
+LOSS, SQUARE, LINEAR = "        return (model(batch)", "square().mean()", "return torch.nn.Linear(8, 1)"
+SCORES = "    def scores(self, model, batch):\n        return {'a': [1, 2]}\n"
 SEVENTH = "        self.n = getattr(self, 'n', 0) + model.training\n        1 / (self.n - 7)\n"
-VALIDATION = "return [torch.randn(32, 4)]"
+VALIDATION = "return [torch.randn(64, 8)]"
 MISTAKES = {
     "loss is not scalar": (SQUARE, "square()", ": loss() must return a one-element tensor, got a tensor of shape"),
     "loss is detached": (SQUARE, "square().mean().detach()", ": loss() returned a tensor without a gradient"),
     "loss is a number": (SQUARE, "square().mean().item()", ": loss() must return a one-element tensor, got a float"),
-    "exception in loss": (LOSS, SEVENTH + LOSS, ":10: ZeroDivisionError: division by zero"),
-    "sys.exit": (LOSS, f"        raise SystemExit('enough')\n{LOSS}", ":9: SystemExit"),
+    "exception in loss": (LOSS, SEVENTH + LOSS, ":18: ZeroDivisionError: division by zero"),
+    "sys.exit": (LOSS, f"        raise SystemExit('enough')\n{LOSS}", ":17: SystemExit"),
     "exception in backward": (SQUARE, f"{SQUARE} * Broken.apply(model(batch)).mean()",
-                              ":18: RuntimeError: no way back"),
-    "exception in model": (LINEAR, LINEAR.replace("1)", "'x')"), ":4: TypeError"),
+                              ":28: RuntimeError: no way back"),
+    "exception in model": (LINEAR, LINEAR.replace("1)", "'x')"), ":10: TypeError"),
     "model is a class": (LINEAR, "return torch.nn.Linear", ": model() must return a torch.nn.Module, got a type"),
     "too few batches": (
         "while True", "for _ in range(7)",
         ": batches() ended after 7 batches and the run has 12 updates: repeat them, or make fewer",
     ),
     "no validation": (VALIDATION, "return []", ": validation() gave no batch: it needs one or more"),
-    "exception in validation": (VALIDATION, "return open('nowhere')", ":11: FileNotFoundError"),
+    "exception in validation": (VALIDATION, "return open('nowhere')", ":20: FileNotFoundError"),
     "scores are lists": ("    def validation", f"{SCORES}    def validation",
                          ": scores() must return a number for each name, got 'a': a tensor of shape (2,)"),
 }  # fmt: skip
@@ -59,12 +48,12 @@ ENDING = """class Broken(torch.autograd.Function):
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_a_line_that_names_the_place(name: str, tmp_path: Path) -> None:
     old, new, expected = MISTAKES[name]
-    assert old in BEGINNING
-    text = BEGINNING.replace(old, new)
+    assert old in LINE
+    text = LINE.replace(old, new)
     text += ENDING if "Broken" in new else ""
     (tmp_path / "task.py").write_text(text)
     with pytest.raises(LabError) as caught:
-        run(load(f"{tmp_path / 'task.py'}:Task"), tmp_path)
+        run(load(f"{tmp_path / 'task.py'}:Line"), tmp_path)
     message = str(caught.value)
     assert f"task.py{expected}" in message
     assert "\n" not in message
@@ -72,21 +61,21 @@ def test_a_mistake_is_a_line_that_names_the_place(name: str, tmp_path: Path) -> 
 
 
 def mine(optimizer: str) -> str:
-    return f"{BEGINNING}    optimizers = {{'mine': {optimizer}}}\n"
+    return f"{LINE}    optimizers = {{'mine': {optimizer}}}\n"
 
 
 FILES = {
     "import": ("import nothing_of_this_name", "task.py:1: ModuleNotFoundError"),
     "syntax": ("x = 1\ndef f(:\n", "task.py:2: SyntaxError"),
-    "constructor": ("class Task:\n    def __init__(self):\n        self.x = y\n", "task.py:3: NameError"),
-    "method missing": (BEGINNING.replace("def loss", "def lost"), "the task Task has no loss()"),
-    "attribute": (f"import threading\n{BEGINNING}    lock = threading.Lock()\n",
-                  "the task Task cannot be sent to other processes"),
-    "prepare": (f"{BEGINNING}    def prepare(self, folder):\n        (folder / 'x' / 'y').write_text('')\n",
-                "task.py:13: FileNotFoundError"),
-    "an optimizer raises": (mine("lambda model, lr: 1 / 0"), "task.py:12: ZeroDivisionError"),
+    "constructor": ("class Line:\n    def __init__(self):\n        self.x = y\n", "task.py:3: NameError"),
+    "method missing": (LINE.replace("def loss", "def lost"), "the task Line has no loss()"),
+    "attribute": (f"import threading\n{LINE}    lock = threading.Lock()\n",
+                  "the task Line cannot be sent to other processes"),
+    "prepare": (f"{LINE}    def prepare(self, folder):\n        (folder / 'x' / 'y').write_text('')\n",
+                "task.py:23: FileNotFoundError"),
+    "an optimizer raises": (mine("lambda model, lr: 1 / 0"), "task.py:22: ZeroDivisionError"),
     "an optimizer is none": (mine("lambda model, lr: None"), "task.py: optimizers['mine'] must return a torch.o"),
-    "optimizers are names": (mine("'SGD'"), "optimizers of the task Task must map names to functions"),
+    "optimizers are names": (mine("'SGD'"), "optimizers of the task Line must map names to functions"),
 }  # fmt: skip
 
 
@@ -95,17 +84,17 @@ def test_a_file_that_fails(name: str, tmp_path: Path) -> None:
     text, words = FILES[name]
     (tmp_path / "task.py").write_text(text)
     with pytest.raises(LabError) as caught:
-        run(load(f"{tmp_path / 'task.py'}:Task"), tmp_path, name="mine" if "mine" in text else "adamw", kind="linear")
+        run(load(f"{tmp_path / 'task.py'}:Line"), tmp_path, name="mine" if "mine" in text else "adamw", kind="linear")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("place", ["nowhere.py:Task", "task.py", "task.py:", "task.txt:Task", "task.py:Tusk", ":"])
+@pytest.mark.parametrize("place", ["nowhere.py:Line", "task.py", "task.py:", "task.txt:Line", "task.py:Lime", ":"])
 def test_a_place_that_is_none(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("task.py", "task.txt"):
-        Path(name).write_text(BEGINNING)
-    with pytest.raises(UsageError, match="did you mean 'Task'" if place == "task.py:Tusk" else "FILE.py:NAME"):
+        Path(name).write_text(LINE)
+    with pytest.raises(UsageError, match="did you mean 'Line'" if place == "task.py:Lime" else "FILE.py:NAME"):
         load(place)
 
 

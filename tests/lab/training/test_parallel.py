@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from autowarm.lab.config import LabError
 from autowarm.lab.data.images import digits, validation_batches
-from autowarm.lab.training import parallel
 from autowarm.lab.training.metrics import read_metrics
 from autowarm.lab.training.parallel import Ranks
 from tests.programs import Launcher, clean_environment, free_port, rank_environment
@@ -96,15 +95,3 @@ def test_a_batch_that_cannot_be_shared_out_is_refused() -> None:
     assert Ranks(1, 3, torch.device("cpu")).rows(6, 2) == slice(2, 4)
     with pytest.raises(LabError, match=r"batch_size 6 must be a multiple of .* 2 × 2"):
         Ranks(0, 2, torch.device("cpu")).rows(6, 2)
-
-
-def test_means_travel_on_a_device_that_the_group_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ready-made group may have NCCL alone, which exchanges no tensors of the host."""
-    devices: list[torch.device] = []
-    monkeypatch.setattr(parallel, "collective_device", lambda group: torch.device("meta"))
-    monkeypatch.setattr(parallel.dist, "all_reduce", lambda x, *_: devices.append(x.device))
-    ranks = Ranks(0, 2, torch.device("cpu"))
-    for exchange in (lambda: ranks.mean(1.0), lambda: ranks.largest(1)):
-        with pytest.raises((RuntimeError, NotImplementedError)):  # a tensor without data has no mean
-            exchange()
-    assert devices == [torch.device("meta")] * 2

@@ -135,6 +135,6 @@ def held_out_loss(recipe: Recipe, model: nn.Module) -> float:
     """The mean of the loss over the validation batches; the network is left in training mode."""
     model.eval()
     with torch.compiler.set_stance("force_eager"):  # to compile would not pay for a few batches of another shape
-        losses = [float(recipe.scores(model, batch)["loss"]) for batch in recipe.validation()]
+        losses = [float(recipe.loss(model, batch)) for batch in recipe.validation()]
     model.train()
     return sum(losses) / len(losses)

@@ -7,8 +7,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import zipfile
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,18 +37,12 @@ SOME = torch.tensor([[0.0, 2.0], [3.0, 0.0]])
 VALUES: dict[str, Callable[[int], Any]] = {
     "a frozen layer": lambda n: layer(n == 1),
     "a regular expression": lambda n: re.compile("a" * n),
-    "a function of a library": lambda n: (np.minimum, np.maximum)[n - 1],
-    "what a function calls": lambda n: (lambda x: np.minimum(x, 1), lambda x: np.maximum(x, 1))[n - 1],
-    "a default": lambda n: defaultdict((int, list)[n - 1], a=1),
     "a closure": lambda n: lambda: n,
     "a partial": lambda n: functools.partial(print, n),
     "a cached function": lambda n: functools.cache(lambda x: x + n),
     "a set": lambda n: {"a", "b", "c" * n},
     "a nested set": lambda n: [frozenset({("x", n)})],
-    "constants in a set": lambda n: (lambda x: x in {"a", "b", "c"}, lambda x: x in {"a", "b", "d"})[n - 1],
     "a tensor": lambda n: n * SOME,
-    "sparse": lambda n: (n * SOME).to_sparse(),
-    "compressed rows": lambda n: (n * SOME).to_sparse_csr(),
     "conjugated": lambda n: torch.complex(n * SOME, SOME).conj(),
     "an array": lambda n: np.arange(3) * n,
     "a number of another type": lambda n: (1, 1.0)[n - 1],
@@ -89,21 +81,13 @@ def test_what_cannot_be_hashed_never_counts_as_finished(name: str, monkeypatch: 
     assert [key for key in first.attributes if first.attributes[key] != again.attributes[key]] == ["odd"]
 
 
-def zipped(file: Path, text: str) -> None:
-    file.parent.mkdir(exist_ok=True)
-    with zipfile.ZipFile(file, "w") as packed:
-        packed.writestr("helper.py", text)
-
-
 # What changes in the task's folder, and whether its results are made again.
 EDITS: dict[str, tuple[Callable[[Path], Any], bool]] = {
     "nothing": (lambda folder: None, False),
     "its file": (lambda folder: (folder / "task.py").write_text(f"{LINE}    width = 3\n"), True),
     "a module beside it": (lambda folder: (folder / "helper.py").write_text("A = 2\n"), True),
     "a module below": (lambda folder: (folder / "pkg/helper.py").write_text("A = 2\n"), True),
-    "a module behind a link": (lambda folder: (folder / "../elsewhere/helper.py").write_text("A = 2\n"), True),
     "a new module": (lambda folder: (folder / "new.py").write_text(""), True),
-    "a zip": (lambda folder: zipped(folder / "lib/helper.zip", "A = 2\n"), True),
     "data of another size": (lambda folder: (folder / "data.csv").write_text("1,2,3\n"), True),
     "data of the same size": (lambda folder: os.utime(folder / "data.csv", (1, 1)), True),
     "a log": (lambda folder: (folder / "run.log").write_text("more"), False),
@@ -115,15 +99,12 @@ EDITS: dict[str, tuple[Callable[[Path], Any], bool]] = {
 @pytest.mark.parametrize("name", EDITS)
 def test_an_edit_of_any_file_is_seen(name: str, tmp_path: Path) -> None:
     change, counts = EDITS[name]
-    folder, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
-    for place in (folder, folder / "pkg", elsewhere):
+    folder = tmp_path / "project"
+    for place in (folder, folder / "pkg"):
         place.mkdir()
         (place / "helper.py").write_text("A = 1\n")
-    (folder / "linked").symlink_to(elsewhere)
-    (elsewhere / "back").symlink_to(folder)  # goes round in a circle
     (folder / "task.py").write_text(LINE)
     (folder / "data.csv").write_text("1,2\n")
-    zipped(folder / "lib" / "helper.zip", "A = 1\n")
     claim(folder / "runs")
     first = pack(load(f"{folder / 'task.py'}:Line"))
     change(folder)

@@ -42,9 +42,6 @@ def run(argv: list[str]) -> int:
             raise UsageError(
                 f"schedule.{name} belongs to kinds {either(kinds)}; kind {schedule.kind} does not follow it"
             )
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # torchrun's
-        if not (number := os.environ.get(name, "0")).isdecimal():
-            raise UsageError(f"the environment variable {name} must be a number, got {number!r}: unset it")
     folder = Path(out or f"runs/{config.label}")
     if dry:
         from ..paper.costs import describe

@@ -12,12 +12,13 @@ import os
 import queue
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
 from ctypes import c_bool
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -74,7 +75,7 @@ def run_jobs(jobs: Sequence[Job], workers: int | None, display: Display, done: i
     pool = ProcessPoolExecutor(workers, mp_context=new, initializer=_start_worker, initargs=of_a_worker)
     others = set(multiprocessing.active_children())  # the caller's
     with Stop() as asked, asked.gently(), ExitStack() as at_end:  # what follows is done in reverse
-        at_end.callback(lambda: [child.kill() for child in set(multiprocessing.active_children()) - others])
+        at_end.callback(_kill_all_but, others)
         at_end.callback(pool.shutdown)  # waits for the workers, unless a second signal comes
         at_end.callback(setattr, stop, "value", True)  # they stop at their next step, and save
         try:
@@ -87,6 +88,12 @@ def run_jobs(jobs: Sequence[Job], workers: int | None, display: Display, done: i
                 f"a worker process died while {workers} were at work (out of memory, or killed from outside). Finished "
                 "runs are kept: the same command continues from here; --workers 1 needs less memory"
             ) from None
+
+
+def _kill_all_but(others: Collection[BaseProcess]) -> None:
+    for child in multiprocessing.active_children():
+        if child not in others:
+            child.kill()
 
 
 def message_of(error: Exception) -> str:

@@ -78,20 +78,6 @@ def describe(config: RunConfig, folder: Path) -> Iterator[str]:
     if model.sees_images:
         yield f"images       {config.steps * config.batch_size:,}; {config.data.images}"
     else:
-        yield f"tokens       {config.steps * config.batch_size * model.seq_len:,}; {_tokens(config)}"
+        yield f"tokens       {config.steps * config.batch_size * model.seq_len:,}; {config.data.corpus}"
     if model.label in (LLAMA_124M.label, LLAMA_210M.label) and (differ := deviations(config, MAIN)):
         yield "not the paper's: " + "; ".join(words for _, words in differ)
-
-
-def _tokens(config: RunConfig) -> str:
-    from ..data.shards import is_sharded, read_shards
-
-    corpus = Path(config.data.corpus)
-    if config.data.corpus != "python" and not corpus.is_dir():
-        return f"{corpus} is not there: examples/make_shards.py --out {corpus} makes it of FineWeb"
-    if config.data.corpus == "python" or not is_sharded(corpus):
-        return f"{config.data.corpus}, which is tokenised when the run starts"
-    tokens = read_shards(corpus, config.model.vocab_size)
-    train, val = len(tokens.train), len(tokens.val)
-    times = config.steps * config.batch_size * config.model.seq_len / train
-    return f"{corpus} holds {train:,} to train on, read {times:.2f} times, and {val:,} to judge by"

@@ -55,12 +55,6 @@ def deviations(run: RunConfig, settings: Sequence[Setting], scale: str = "paper"
     """List where a run differs from the paper's settings that belong to it: the key, and the difference in words.
 
     ``scale`` is the preset's.
-
-    Example:
-        >>> from autowarm.lab.config import ModelConfig, RunConfig
-        >>> run = RunConfig(model=ModelConfig(width=512, heads=8), clip=0.5)
-        >>> deviations(run, MAIN)[0]
-        ('model.width', 'model.width 512 instead of 768 (Table model_arch)')
     """
     values = dataclasses.asdict(run)
     if run.schedule.kind == "paper" and run.schedule.div is None:

@@ -103,17 +103,6 @@ def study(
 
     Raises:
         ValueError: fewer than 4 points are left.
-
-    Example:
-        >>> from autowarm.lab.paper.study import study
-        >>> from autowarm.smoothness import Point
-        >>> def at(t):
-        ...     gap = 8 / (1 + t / 20)
-        ...     return Point(step=t, rate=1e-3, loss=3 + gap, loss_after=0.0, gradient_change=1 + gap**2, step_norm=1.0,
-        ...                  slope=0.0, slope_after=0.0, step_l2=1.0)
-        >>> found = study([at(t) for t in range(200)], target_loss=3.0)
-        >>> round(found.quadratic.r2, 6), round(found.power.rho, 3)
-        (1.0, 2.0)
     """
     steps = np.array([p.step for p in points], dtype=np.float64)
     gaps = np.array([p.loss for p in points], dtype=np.float64) - target_loss

@@ -113,11 +113,9 @@ def files_of(files: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
 
 def _files_in(root: Path) -> Iterable[Path]:
     """Yield the files of a folder and below, without those that are hidden, installed, logs, or autowarm's."""
-    entered = set()
-    for folder, inner, names in os.walk(root, followlinks=True):
-        if MARKER in names or (place := os.path.realpath(folder)) in entered:
+    for folder, inner, names in os.walk(root):
+        if MARKER in names:
             inner.clear()
             continue
-        entered.add(place)
         inner[:] = [name for name in inner if not name.startswith(".") and name not in ("site-packages", "__pycache__")]
         yield from (Path(folder, name) for name in names if not name.startswith(".") and not name.endswith(_SKIPPED))

@@ -105,13 +105,7 @@ def matrices(config: ModelConfig) -> list[tuple[tuple[int, int], int]]:
 
 
 def parameters(config: ModelConfig) -> int:
-    """Count the parameters of a LLaMA of this shape, its tied embedding once.
-
-    Example:
-        >>> from autowarm.lab.config.runs import LLAMA_124M
-        >>> parameters(LLAMA_124M)
-        123587328
-    """
+    """Count the parameters of a LLaMA of this shape, its tied embedding once."""
     layer = sum(math.prod(shape) * count for shape, count in matrices(config)) + 2 * config.width
     return config.vocab_size * config.width + config.layers * layer + config.width
 

@@ -10,7 +10,6 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from autowarm import Muon
-from autowarm.optim.ranks import sharing
 from tests.optim.ranks.checks import SIZES, TOLERANCE, apart
 from tests.optim.ranks.program import CHECKS
 from tests.optim.ranks.steps import MAKERS, Net, alone, small, three_steps, train
@@ -34,14 +33,6 @@ def outcomes(rank_launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) 
 def test_ranks(outcomes: dict, check: str, size: int) -> None:
     assert outcomes[check, size]["cases"]
     assert not outcomes[check, size]["wrong"]
-
-
-def test_shared_out_work_is_even_and_whole() -> None:
-    work = [float(x) for x in torch.randint(1, 100, (50,), generator=torch.Generator().manual_seed(1))]
-    owners = sharing.share_out(work, 4)
-    loads = [sum(w for w, owner in zip(work, owners, strict=True) if owner == rank) for rank in range(4)]
-    assert sum(loads) == sum(work)
-    assert max(loads) - min(loads) <= max(work)
 
 
 def test_a_group_of_one_process_changes_nothing(tmp_path: Path) -> None:

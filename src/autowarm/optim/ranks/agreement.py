@@ -121,8 +121,9 @@ class Agreement:
         params, self._sharing = self._params, _sharing(self._params, self._process_group)
         # Ranks of overlapping groups cannot skip the same updates, unless one group holds the other.
         meshes = {getattr(params[places[0]], "device_mesh", ranks) for ranks, places in self._sharing.items()}
+        several = meshes if len(meshes) > 1 else ()  # one is not looked into, which may have no values to read
         members = [
-            {*(m.mesh.flatten().tolist() if hasattr(m, "mesh") else dist.get_process_group_ranks(m))} for m in meshes
+            {*(m.mesh.flatten().tolist() if hasattr(m, "mesh") else dist.get_process_group_ranks(m))} for m in several
         ]
         overlap = any(not (one <= other or other <= one) for one, other in combinations(members, 2))
         content = [(tuple(p.shape), str(p.dtype), option) for p, option in zip(params, options, strict=True)]

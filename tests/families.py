@@ -1,6 +1,6 @@
 """New models of every family in timm, torchvision and transformers, small ones where there are."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -8,11 +8,15 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 FILLS = {"uniform_", "normal_", "erfinv_", "mul_", "add_", "clamp_"}
-LARGEST = 30_000_000  # weights of a new model: smaller siblings are preferred, wider configs are narrowed
+LARGEST = 15_000_000  # weights of a new model of transformers, whose config is narrowed until it has no more
+# What models are called, smallest first, and families that have large ones only but any number of layers.
+SIZES = ("test_", "atto", "femto", "pico", "nano", "xxs", "xxtiny", "xx_small", "_ti", "tiny", "mini", "_xs", "_t0",
+         "_b0", "_s0", "_m0", "_m1", "050", "_t", "400mf", "small", "18", "_s", "11", "v5_base")  # fmt: skip
+DEEP = ("beit_base", "deepseek_vit", "gemma4_vit", "naflexvit", "qwen3_vit", "samvit_base")
 
 
-def size(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
+def by_size(name: str) -> int:
+    return next((place for place, word in enumerate(SIZES) if word in name), len(SIZES))
 
 
 class Unfilled(TorchFunctionMode):
@@ -25,49 +29,29 @@ class Unfilled(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def smallest(names: list[str], build: Callable[[str], nn.Module]) -> str | None:
-    """The first name whose model is small, or the smallest of all."""
-    sizes: dict[str, int] = {}
-    for name in names:
-        try:
-            with torch.device("meta"), Unfilled():
-                sizes[name] = size(build(name))
-        except Exception:  # some compute their sizes with tensors
-            continue
-        if sizes[name] <= LARGEST:
-            return name
-    return min(sizes, key=lambda name: sizes[name]) if sizes else None
-
-
-def timm_models() -> Iterator[tuple[str, nn.Module]]:
+def timm_models(part: slice) -> Iterator[tuple[str, nn.Module]]:
     import timm
 
     families: dict[str, list[str]] = {}
     for name in timm.list_models():
         families.setdefault(timm.models._registry._model_to_module[name], []).append(name)
-    for family, names in families.items():
-        if least := smallest(names, timm.create_model):
-            torch.manual_seed(0)
-            yield f"timm {family}", timm.create_model(least)
+    for family, names in [*families.items()][part]:
+        least = min(names, key=by_size)
+        torch.manual_seed(0)
+        yield f"timm {family}", timm.create_model(least, **({"depth": 2} if least.startswith(DEEP) else {}))
 
 
-def torchvision_models() -> Iterator[tuple[str, nn.Module]]:
+def torchvision_models(part: slice) -> Iterator[tuple[str, nn.Module]]:
     import torchvision  # type: ignore[import-untyped]
-
-    def family_of(name: str) -> str:
-        return torchvision.models.get_model_builder(name).__module__
-
-    def build(name: str) -> nn.Module:
-        around = "detection" in family_of(name) or "segmentation" in family_of(name)
-        return torchvision.models.get_model(name, weights=None, **({"weights_backbone": None} if around else {}))
 
     families: dict[str, list[str]] = {}
     for name in torchvision.models.list_models():
-        if "quantiz" not in family_of(name):
-            families.setdefault(family_of(name), []).append(name)
-    for family, names in families.items():
-        torch.manual_seed(0)
-        yield f"torchvision {family.removeprefix('torchvision.models.')}", build(smallest(names, build) or names[0])
+        families.setdefault(torchvision.models.get_model_builder(name).__module__, []).append(name)
+    for family, names in [*families.items()][part]:
+        if "quantiz" not in family:
+            around = {"weights_backbone": None} if "detection" in family or "segmentation" in family else {}
+            torch.manual_seed(0)
+            yield family, torchvision.models.get_model(min(names, key=by_size), weights=None, **around)
 
 
 def narrow(config: Any, by: int) -> None:
@@ -87,20 +71,19 @@ def narrow(config: Any, by: int) -> None:
             setattr(config, name, value // by)
 
 
-def transformers_models() -> Iterator[tuple[str, nn.Module]]:
-    """Every type whose default config builds a base model, narrowed until it is small."""
+def transformers_models(part: slice) -> Iterator[tuple[str, nn.Module]]:
+    """Every type whose default config builds a base model."""
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
-    for kind, names in MODEL_MAPPING_NAMES.items():
-        name = names if isinstance(names, str) else names[0]
+    for kind, names in [*MODEL_MAPPING_NAMES.items()][part]:
+        kind_of_model = getattr(transformers, names if isinstance(names, str) else names[0])
         for by in (4, 2, 8, 1, 16):
             try:
                 config = transformers.AutoConfig.for_model(kind)
                 narrow(config, by)
-                kind_of_model = getattr(transformers, name)
                 with torch.device("meta"):
-                    if size(kind_of_model(config)) > LARGEST / 2:
+                    if sum(p.numel() for p in kind_of_model(config).parameters()) > LARGEST:
                         continue
                 torch.manual_seed(0)
                 model = kind_of_model(config).float()

@@ -18,7 +18,6 @@ from autowarm.others import geometry_of
 from autowarm.others.wrapped import inside, unwrapped
 from autowarm.schedule import Calibration
 from tests.cases import each
-from tests.optim.makers import CLASSES
 
 # Which torch and numpy alone do without.
 heavyball, pytorch_optimizer, timm = map(pytest.importorskip, ("heavyball", "pytorch_optimizer", "timm.optim"))
@@ -174,18 +173,6 @@ def test_a_wrapped_run_resumes(name: str) -> None:
         one.load_state_dict(state)
     train(*resumed, 20, seed=1)
     assert rates_of(resumed[1]) == rates_of(whole[1])[20:]
-
-
-@each("name", ["TwoSteps", "SAM", "WSAM", "LookSAM", "FriendlySAM"])
-@each("base", CLASSES)
-def test_ours_can_be_what_a_wrapper_steps(name: str, base: type[Optimizer]) -> None:
-    model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Linear(8, 4, bias=False))
-    before = [p.detach().clone() for p in model.parameters()]
-    around = TwoSteps if name == "TwoSteps" else getattr(pytorch_optimizer, name)
-    opt = around(*([model] if name == "WSAM" else []), model.parameters(), base, lr=LR)
-    train(model, opt, AdaptiveWarmup(opt, STEPS), 2)
-    assert isinstance(unwrapped(opt), base)
-    assert not any(map(torch.equal, model.parameters(), before))
 
 
 class Apart(Optimizer):

@@ -47,15 +47,15 @@ def verdicts(rank: int, alone: nn.Module) -> dict[str, Verdict]:
     """`alone` was trained before the ranks met."""
     mesh = DeviceMesh("cpu", [0, 1])
     new = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3)))
-    found = {"new": detect(new), "trained": detect(alone)}
-    found["stages"] = detect([alone[0].weight] if rank else [alone[2].weight, alone[4].weight])
-    found["one rank has nothing"] = detect([] if rank else alone.parameters())
+    by_case = {"new": detect(new), "trained": detect(alone)}
+    by_case["stages"] = detect([alone[0].weight] if rank else [alone[2].weight, alone[4].weight])
+    by_case["one rank has nothing"] = detect([] if rank else alone.parameters())
     gains = nn.Sequential(*(nn.LayerNorm(64) for _ in range(2)), *(nn.Linear(64, 64) for _ in range(3)))
     # Of adapters of rank 3, one of two ranks has two rows of the first factor, the other one.
     factors = nn.ParameterList(adapters(3))
     for what, model in (("new", new), ("trained", alone), ("gains", gains), ("adapters", factors)):
-        found[f"shards, {what}"] = detect(torch.optim.SGD(fully_shard(model, mesh=mesh).parameters(), lr=0.1))
-    return found
+        by_case[f"shards, {what}"] = detect(torch.optim.SGD(fully_shard(model, mesh=mesh).parameters(), lr=0.1))
+    return by_case
 
 
 def main(folder: Path) -> None:

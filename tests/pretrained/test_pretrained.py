@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from autowarm import Lion, Muon, NormSGD, SignSGD
 from autowarm.pretrained import Verdict, detect
+from tests import families
 from tests.pretrained.pretrained_ranks import adapters, taught
 from tests.programs import results
 
@@ -108,10 +109,10 @@ def structured() -> list[Tensor]:
 def test_untouched_gains_outvote_the_matrices():
     ones = [torch.ones(64) for _ in range(3)]
     learnt = [1 + 0.05 * torch.randn(64) for _ in range(3)]
-    found = detect(structured())
-    assert found.trained
+    verdict = detect(structured())
+    assert verdict.trained
     for scale in (1e-22, 1e22):
-        assert detect([scale * w for w in structured()]).score == pytest.approx(found.score)
+        assert detect([scale * w for w in structured()]).score == pytest.approx(verdict.score)
     assert detect([*structured(), *ones]) == detect([*structured(), *ones])._replace(trained=False, evidence="gains")
     assert detect([*structured(), *learnt, *ones[:2]]).evidence == "matrices"
     assert detect([*structured(), 1 + 1e-3 * torch.randn(64).sign()]).evidence == "gains"  # after one update
@@ -121,9 +122,9 @@ def test_untouched_gains_outvote_the_matrices():
 
 @pytest.mark.parametrize("rank", [1, 4, 15])
 def test_adapters_belong_to_a_trained_model(rank):
-    found = detect(adapters(rank))
+    verdict = detect(adapters(rank))
     # With one row or column nothing is a matrix, but adapters of rank 1 are rare.
-    assert found[:2] == ((True, "adapters") if rank > 1 else (False, "none"))
+    assert verdict[:2] == ((True, "adapters") if rank > 1 else (False, "none"))
     assert detect([*adapters(rank), torch.randn(10, 64)]).trained == (rank > 1)
     assert detect([torch.randn(4, 32, 3, 3), torch.zeros(64, 4, 1, 1)]).evidence == "adapters"  # of convolutions
 
@@ -175,8 +176,8 @@ def test_the_device_is_read_once_at_the_end_and_nothing_is_changed():
     before = copy.deepcopy(model.state_dict())
     random = torch.get_rng_state()
     with Reads():
-        found = detect(model)
-    assert isinstance(found, Verdict)
+        verdict = detect(model)
+    assert isinstance(verdict, Verdict)
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
 
@@ -185,7 +186,7 @@ def test_the_device_is_read_once_at_the_end_and_nothing_is_changed():
 def ranks(rank_launcher, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     rank_launcher.run_ranks(2, [Path(__file__).parent / "pretrained_ranks.py", folder])
-    return [{what: Verdict(*one) for what, one in found.items()} for found in results(folder)]
+    return [{what: Verdict(*one) for what, one in verdicts.items()} for verdicts in results(folder)]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def ranks(rank_launcher, tmp_path_factory):
     ],
 )
 def test_ranks_share_one_verdict(ranks, what, trained, evidence):
-    first, second = (found[what] for found in ranks)
+    first, second = (verdicts[what] for verdicts in ranks)
     assert first == second
     assert first[:2] == (trained, evidence)
 
@@ -211,16 +212,6 @@ def test_copies_count_once(ranks):
     """DDP's ranks are as sure as one process; more copies are no more evidence."""
     assert ranks[0]["trained"].threshold == pytest.approx(ranks[0]["trained, alone"].threshold)
     assert ranks[0]["trained"].score == pytest.approx(ranks[0]["trained, alone"].score, rel=1e-5)
-
-
-# What timm's models are called, smallest first, and families that have large ones only but any number of layers.
-SIZES = ("test_", "atto", "femto", "pico", "nano", "xxs", "xxtiny", "xx_small", "_ti", "tiny", "mini", "_xs", "_t0",
-         "_b0", "_s0", "_m0", "_m1", "050", "_t", "small", "18", "_s", "11", "v5_base")  # fmt: skip
-DEEP = ("beit_base", "deepseek_vit", "gemma4_vit", "naflexvit", "qwen3_vit", "samvit_base")
-
-
-def by_size(name: str) -> int:
-    return next((place for place, word in enumerate(SIZES) if word in name), len(SIZES))
 
 
 PARTS = {"timm": 3, "torchvision": 3, "transformers": 6}  # of the families, for all of them take minutes
@@ -236,37 +227,11 @@ PARTS = {"timm": 3, "torchvision": 3, "transformers": 6}  # of the families, for
     ],
 )
 def test_no_new_model_of_a_family_is_taken_for_trained(package, fewest, part, monkeypatch):
-    """Some families, the others in `make random`; `families` makes them."""
-    import timm
-    import torchvision
-    from transformers.models.auto import modeling_auto
-
-    from tests import families as packages
-
-    def build(name: str) -> nn.Module:
-        return create(name, **({"depth": 2} if name.startswith(DEEP) else {}))
-
-    def some(names: list[str]) -> list[str]:
-        families = list(dict.fromkeys(map(family, names)))[part :: PARTS[package]]
-        return [name for name in names if family(name) in families]
-
-    create = timm.create_model
+    """Some families, the others in `make random`."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    if package == "transformers":
-        families = list(modeling_auto.MODEL_MAPPING_NAMES.items())[part :: PARTS[package]]
-        monkeypatch.setattr(modeling_auto, "MODEL_MAPPING_NAMES", dict(families))
-    else:
-        if package == "timm":
-            module, family = timm, timm.models._registry._model_to_module.__getitem__
-            monkeypatch.setattr(timm, "create_model", build)
-            monkeypatch.setattr(packages, "smallest", lambda names, _: min(names, key=by_size))
-        else:
-            module, family = torchvision.models, lambda name: torchvision.models.get_model_builder(name).__module__
-        every = some(module.list_models())
-        monkeypatch.setattr(module, "list_models", lambda: every)
-    found = {name: detect(model) for name, model in packages.NEW[package]()}
-    assert len(found) >= fewest
-    assert not [name for name, verdict in found.items() if verdict.trained]
+    verdicts = {name: detect(model) for name, model in families.NEW[package](slice(part, None, PARTS[package]))}
+    assert len(verdicts) >= fewest
+    assert not [name for name, verdict in verdicts.items() if verdict.trained]
     if package != "transformers":
         # Of few matrices more is asked before they say "trained"; these would not, however many they were.
-        assert max(verdict.score for verdict in found.values()) < 1
+        assert max(verdict.score for verdict in verdicts.values()) < 1

@@ -329,8 +329,8 @@ class LMO(Watched, Saved):
             return
         rule = self._rules[group.get("algorithm", "")]
         if xs[0].device.type != "cpu" and is_capturing(xs[0].device):
-            ready = self._skipped.counts is not None and rule.ready(group, xs, self.state)
-            check_capture(type(self).__name__, group, ready=ready)
+            lacks_state = any(name not in self.state[p] for p in xs for name in self._keeps(group))
+            check_capture(type(self).__name__, group, ready=self._skipped.counts is not None and not lacks_state)
         if self._skipped.counts is None:
             self._skipped.prepare(xs[0].device)
             self._outliers.prepare(xs[0].device)

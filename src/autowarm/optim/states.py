@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any, ClassVar
 
@@ -131,14 +131,6 @@ def _names_of(groups: Sequence[Mapping[str, Any]]) -> list[list[str]] | None:
     return named
 
 
-def through(hooks: Mapping[Any, Callable[..., Any]], optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """What a user's hooks make of a state, called as PyTorch calls them."""
-    for one in hooks.values():
-        changed = one(optimizer, state)
-        state = state if changed is None else changed
-    return state
-
-
 class Saved(Optimizer):
     """What all our optimizers save, and how they load it."""
 
@@ -162,7 +154,7 @@ class Saved(Optimizer):
             return super().state_dict()
 
     def _describe(self, state: dict[str, Any]) -> None:
-        """Add to a state what `_checked` compares, as text and numbers."""
+        """Add to a state what `check_state_dict` compares, as text and numbers."""
         for group in state["param_groups"]:
             count = sum(any(name in state["state"].get(i, ()) for name in self._keeps(group)) for i in group["params"])
             group |= {"geometry": repr(group["geometry"]), "optimizer": self._kind, "kept": count}
@@ -198,7 +190,9 @@ class Saved(Optimizer):
         given: dict[str, Any] = {}  # what the user's hooks make of the state
         # After the user's hooks that change a state, and before those that look at what was loaded.
         with (
-            self.register_load_state_dict_pre_hook(lambda _, state: given.update(self._checked(state)) or given),
+            self.register_load_state_dict_pre_hook(
+                lambda _, state: given.update(self.check_state_dict(state)) or given
+            ),
             self.register_load_state_dict_post_hook(lambda _: self._restore(given, geometries), prepend=True),
         ):
             super().load_state_dict(state_dict)
@@ -221,12 +215,8 @@ class Saved(Optimizer):
         for state in self.state.values():
             state |= {name: x.clone() for name, x in state.items() if isinstance(x, Tensor) and x.is_inference()}
 
-    def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Raise the ValueErrors of `load_state_dict` without loading anything."""
-        self._checked(state_dict)
-
-    def _checked(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a shallow copy of a state that this optimizer can load."""
+    def check_state_dict(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
+        """Raise the ValueErrors of `load_state_dict` without loading anything; return a shallow copy of the state."""
         state_dict = checked_state(type(self).__name__, self.param_groups, state_dict)
         geometries = [group["geometry"] for group in self.param_groups]
         saved = state_dict["param_groups"]

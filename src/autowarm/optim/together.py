@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .lmo import LMO, Watched
-from .states import check_as_many, checked_state, through
+from .states import check_as_many, checked_state
 from .unused import Unused
 
 
@@ -131,7 +131,10 @@ class Together(Watched):
                 entries = sum(len(inner["state"].get(i, ())) for i in group["params"])
                 groups.append({**group, "params": [first + i for i in group["params"]], "entries": entries})
             first += sum(len(group["params"]) for group in inner["param_groups"])
-        return through(self._optimizer_state_dict_post_hooks, self, {"state": state, "param_groups": groups})
+        saved = {"state": state, "param_groups": groups}
+        for after in self._optimizer_state_dict_post_hooks.values():
+            saved = changed if (changed := after(self, saved)) is not None else saved
+        return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Like `torch.optim.Optimizer.load_state_dict`, but check every optimizer's share before loading any.
@@ -140,18 +143,15 @@ class Together(Watched):
             ValueError: the saved groups differ in number, size or the tensors that they have by name, or a rate, an
                 option or a momentum is invalid.
         """
-        state_dict = through(self._optimizer_load_state_dict_pre_hooks, self, state_dict)  # which may unwrap it
-        for one, share in zip(self.optimizers, self._checked_shares(state_dict), strict=True):
+        for before in self._optimizer_load_state_dict_pre_hooks.values():  # which may unwrap it
+            state_dict = changed if (changed := before(self, state_dict)) is not None else state_dict
+        for one, share in zip(self.optimizers, self.check_state_dict(state_dict), strict=True):
             one.load_state_dict(share)
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
-    def check_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Raise the ValueErrors of `load_state_dict` without loading anything."""
-        self._checked_shares(state_dict)
-
-    def _checked_shares(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return each optimizer's share of a state."""
+    def check_state_dict(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
+        """Raise the ValueErrors of `load_state_dict` without loading anything; return each optimizer's share."""
         # The whole state first: its names, shapes and group sizes
         state_dict = checked_state(type(self).__name__, self.param_groups, state_dict)
         saved = state_dict["param_groups"]

@@ -1,18 +1,17 @@
-"""What ranks that share tensors agree on: which tensors and options they have, which gradients, and whether to step.
+"""What ranks that share tensors agree on: their tensors, options and gradients, and whether to step.
 
-Ranks share a tensor if they hold copies of it (``process_group``) or if it is a DTensor on their mesh. The gradients
-decide which messages an update exchanges, and copies stay equal only if all ranks skip the same updates: ranks with
-different gradients would wait for each other forever, or train different models.
+Ranks share a tensor if they hold copies of it (``process_group``) or if it is a DTensor on their mesh. Ranks with
+different gradients would wait for each other forever, and copies stay equal only if all skip the same updates.
 
 Before the first update, and after a group was added or a state loaded, ranks compare their tensors and options, and
 copies the sizes of their gradients, which nobody may have averaged.
 
 At each update they exchange one message, (c, −c, bad, differed), and keep the greatest of each number: a checksum c of
 which gradients there are, whether one is not finite, and whether ranks differed before. Where they differ no rank makes
-the update. On the host the message is read at once, and every rank raises before it changes anything. On an accelerator
-nothing waits for it: it masks the update, and a rank raises when it arrives, in a later step. Only a rank with other
-gradients than in its last step reads it at once, before it sends any matrices. The others then wait for those on the
-device, and raise in their next step unless their host waits before: then the backend's timeout ends them.
+the update. On the host every rank raises at once. On an accelerator nothing waits for the message: it masks the update,
+and a rank raises when it arrives, in a later step. Only a rank with other gradients than in its last step reads it at
+once, before it sends any matrices. The others then wait for those on the device, and raise in their next step unless
+their host waits before: then the backend's timeout ends them.
 
 Not covered on an accelerator: a gradient that must be redistributed (`dtensors.placed`) and is missing on some ranks
 only.
@@ -20,7 +19,7 @@ only.
 
 import math
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
@@ -33,6 +32,8 @@ from ..checks import few, name_of
 from ..step.nonfinite import measured, read_on_host
 from ..step.update import Update
 from .dtensors import PLAIN, is_dtensor, local, placed, placements_of
+
+_MAX, _SUM = dist.ReduceOp.MAX, dist.ReduceOp.SUM
 
 
 class Agreement:
@@ -62,34 +63,25 @@ class Agreement:
             RuntimeError: ranks differ.
             ValueError: this rank cannot make the update; it is raised once the other ranks know of it.
         """
-        if torch.compiler.is_compiling():  # a compiler does not trace a call of `_init_group` that may raise
-            updates = optimizer._collect()
-        else:
-            try:
-                updates = optimizer._collect()
-            except Exception as error:
-                self._reach(optimizer, [], refused=error)
-                raise
-        return updates, *self._reach(optimizer, updates)
-
-    def _reach(
-        self, optimizer: Any, updates: Sequence[Update], refused: Exception | None = None
-    ) -> tuple[bool | Tensor, list[Tensor]]:
         params = [p for group in optimizer.param_groups for p in group["params"]]
+        device = params[0].device if params else torch.device("cpu")
         if len(params) != len(self._params) or any(p is not q for p, q in zip(params, self._params, strict=True)):
             self._params, self.checked = params, False
-        device = params[0].device if params else torch.device("cpu")
-        if torch.compiler.is_compiling():  # what a compiler can trace, which is a comparison of the flags alone
+        if torch.compiler.is_compiling():  # which traces no call of `_init_group` that may raise: the flags alone
+            updates = optimizer._collect()
             bad, squares = _bad(updates, device)
-            return self._reduced(bad, dist.ReduceOp.MAX).reshape(()) == 0, squares
-        self._who = type(optimizer).__name__
+            return updates, self._reduced(bad, _MAX).reshape(()) == 0, squares
+        refused: Exception | None = None
+        try:
+            updates = optimizer._collect()
+        except Exception as error:
+            updates, refused = [], error
         on_host, capturing = read_on_host(device), is_capturing(device)
         if self._differed is None:
-            self._differed = torch.zeros(1, dtype=torch.int64, device=device)
+            self._who, self._differed = type(optimizer).__name__, torch.zeros(1, dtype=torch.int64, device=device)
             self._copy = None if on_host else HostCopy(self._differed)
         # Once: tensors and options
-        first = not (self.checked or capturing)
-        if first:
+        if first := not (self.checked or capturing):
             self._check_tensors(optimizer._options())
         # At each update: which gradients there are. A rank that refuses its own has none that others could have.
         codes = [_code(p) if refused is None else "refused" for p in params]
@@ -99,36 +91,41 @@ class Agreement:
         if self._copy is not None and not capturing:  # of an earlier step
             self._failed |= any(self._copy.read() or ())
         if self._failed:
-            raise self._difference(optimizer.param_groups)
+            raise self._difference(optimizer)
         # Placing gradients takes messages of its own, so ranks must agree before it.
         if refused is not None or (wait and any(type(code) is tuple for code in codes)):
-            self._read(self._exchange(torch.zeros(2, dtype=torch.int64, device=device)), optimizer, refused)
+            self._read(self._exchange(self._differed.new_zeros(2), self._sums), optimizer, refused)
         bad, squares = _bad(updates, device)
-        flags = self._exchange(torch.cat([bad, self._differed]))  # (2,): not finite somewhere, different somewhere
-        not_finite = self._read(flags, optimizer) if wait else 0
+        # (2,): not finite somewhere, different somewhere
+        flags = self._exchange(torch.cat([bad, self._differed]), self._sums)
+        not_finite = wait and self._read(flags, optimizer)
         if first and not not_finite:
             self._check_sizes(squares)
         if self._copy is None:
-            return not not_finite, squares
+            return updates, not not_finite, squares
         self._differed.copy_(flags[1:])
         if not capturing:
             self._copy.send()
-        return flags.sum() == 0, squares
+        return updates, flags.sum() == 0, squares
 
-    def _read(self, flags: Tensor, optimizer: Any, refused: Exception | None = None) -> int:
+    def _read(self, flags: Tensor, optimizer: Any, refused: Exception | None = None) -> bool:
         """Wait for a message, and return whether a gradient is not finite; raise if ranks differ."""
         not_finite, differ = read(flags)
         if differ or refused is not None:
             self._failed = self._copy is not None  # on an accelerator for good: other ranks may wait for matrices
-            raise refused or self._difference(optimizer.param_groups)
-        return not_finite
+            raise refused or self._difference(optimizer)
+        return bool(not_finite)
 
     def _check_tensors(self, options: Sequence[str]) -> None:
         """Raise RuntimeError if ranks have different tensors or options, or share them in groups that overlap."""
         params, self._sharing = self._params, _sharing(self._params, self._process_group)
+        # Ranks of overlapping groups cannot skip the same updates, unless one group holds the other.
         meshes = {getattr(params[places[0]], "device_mesh", ranks) for ranks, places in self._sharing.items()}
-        pairs = [(_members(one), _members(other)) for one, other in combinations(meshes, 2)]
-        overlap = any(not (one <= other or other <= one) for one, other in pairs)  # these cannot skip the same updates
+        several = meshes if len(meshes) > 1 else ()  # one is not looked into, which may have no values to read
+        members = [
+            {*(m.mesh.flatten().tolist() if hasattr(m, "mesh") else dist.get_process_group_ranks(m))} for m in several
+        ]
+        overlap = any(not (one <= other or other <= one) for one, other in combinations(members, 2))
         content = [(tuple(p.shape), str(p.dtype), option) for p, option in zip(params, options, strict=True)]
         # In the form of every update's message, which another rank may send that has no new tensors.
         if read(self._exchange(torch.tensor([0, overlap]), self._checksums(content)))[1]:
@@ -143,8 +140,7 @@ class Agreement:
         """Raise RuntimeError if copies have gradients of other sizes: they will not stay equal."""
         if [*self._sharing] != [self._process_group]:
             return  # there are shards, of which each rank has its own
-        total = math.fsum(read(part.reshape(1))[0] for part in squares)
-        size = round(1024 * math.log2(total or 1.0))
+        size = round(1024 * math.log2(math.fsum(read(part.reshape(1))[0] for part in squares) or 1.0))
         message = torch.tensor([size, -size], device=self._sums[self._process_group].device)
         if sum(read(self._greatest(message, self._process_group))) > 1:  # a thousandth, and no rounding
             raise RuntimeError(
@@ -154,11 +150,11 @@ class Agreement:
 
     def total(self, squares: Sequence[Tensor]) -> Sequence[Tensor]:
         """Add up the parts of Σg² over the ranks, in place: a tensor counts as often as there are copies of it."""
-        return [self._reduced(part, dist.ReduceOp.SUM) for part in squares]
+        return [self._reduced(part, _SUM) for part in squares]
 
     def all_of(self, flag: bool | Tensor) -> bool | Tensor:
         """Whether a flag is set on all ranks."""
-        bad = self._reduced((~torch.as_tensor(flag)).to(torch.int32).reshape(1), dist.ReduceOp.MAX)
+        bad = self._reduced((~torch.as_tensor(flag)).to(torch.int32).reshape(1), _MAX)
         return bad.reshape(()) == 0 if isinstance(flag, Tensor) else not bad.item()
 
     def _reduced(self, numbers: Tensor, op: Any) -> Tensor:
@@ -174,12 +170,12 @@ class Agreement:
             sums[ranks] = torch.tensor([c, -c], device=collective_device(ranks, self._params[places[0]].device))
         return sums
 
-    def _exchange(self, flags: Tensor, sums: Mapping[Any, Tensor] | None = None) -> Tensor:
+    def _exchange(self, flags: Tensor, sums: dict[Any, Tensor]) -> Tensor:
         """Return the greatest flags (bad, differed) of all ranks; where checksums differ, ranks do.
 
         The messages follow each other, so that what one of them tells reaches the ranks of all.
         """
-        for ranks, pair in (self._sums if sums is None else sums).items():
+        for ranks, pair in sums.items():
             message = self._greatest(torch.cat([pair, flags.to(pair.device)]), ranks)  # (4,): max c, −min c, flags
             message[3:].add_(message[:2].sum())  # max c − min c, never below 0
             flags = message[2:].to(flags.device)
@@ -197,9 +193,9 @@ class Agreement:
             ) from error
         return message
 
-    def _difference(self, groups: Iterable[Mapping[str, Any]]) -> RuntimeError:
+    def _difference(self, optimizer: Any) -> RuntimeError:
         """The error for ranks that differ. Another message could tell which tensors do, but it might never arrive."""
-        names = [name_of(group, i) for group in groups for i in range(len(group["params"]))]
+        names = [name_of(group, i) for group in optimizer.param_groups for i in range(len(group["params"]))]
         coded = zip(names, self._codes or (), self._params, strict=True)
         unusual = [f"{name} ({code or 'none'})" for name, code, p in coded if code != p.dtype]
         which = f"this rank has {few(unusual)}" if unusual else "this rank has all, and another says what it lacks"
@@ -227,10 +223,6 @@ def _sharing(params: list[Tensor], process_group: Any) -> dict[Any, list[int]]:
         elif process_group is not None and dist.get_world_size(process_group) > 1:
             places.setdefault(process_group, []).append(i)
     return places
-
-
-def _members(mesh: Any) -> set[int]:
-    return set(mesh.mesh.flatten().tolist() if hasattr(mesh, "mesh") else dist.get_process_group_ranks(mesh))
 
 
 def _bad(updates: Sequence[Update], device: torch.device) -> tuple[Tensor, list[Tensor]]:

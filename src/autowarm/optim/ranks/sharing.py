@@ -29,7 +29,7 @@ from ...geometry import Geometry, Rate
 from ...orthogonalize import held_in, orthogonalize_, working_dtype
 from ..step.plan import Plans, Remembered, Whole, cut, temporaries
 from ..step.update import Oracle, Rule, Update, block_of, empty_stack, fill_
-from .dtensors import PLAIN, is_dtensor, local
+from .dtensors import is_dtensor, local
 
 # Peak memory in multiples of the tensors that a rank owns in a round: the next round's messages, sent and received, a
 # stack and its products, and the results of the previous round.
@@ -97,7 +97,12 @@ class Shared(Remembered):
     def shares(self, geometry: Geometry, xs: Sequence[Tensor]) -> tuple[Share, ...]:
         """Sort tensors by layout; NotImplementedError if one is sharded too much for this geometry."""
         self.geometries[id(geometry)] = geometry
-        return self.recall(id(geometry), tuple(map(_described, xs)))
+        # What decides a tensor's layout; of a DTensor, whose shape is the whole one, also its mesh and placements
+        described = []
+        for x in xs:
+            sharding = (x.device_mesh, tuple(x.placements)) if is_dtensor(x) else ()  # type: ignore[attr-defined]
+            described.append((x.device, x.shape, x.dtype, *sharding))
+        return self.recall(id(geometry), tuple(described))
 
     def find(self, geometry: Geometry, tensors: tuple[Any, ...], wholes: None = None) -> list[Share]:
         together: dict[Any, list[int]] = {}
@@ -143,13 +148,6 @@ class Shared(Remembered):
             _Exchange(Oracle(), Update(group, answers, wholes, [[]]), layout, shapes[part], plans).step_()
             updates = [_cut_like(x, answer) for x, answer in zip(given.xs[part], answers, strict=True)]
             rate.step_each_(shards.xs[part], updates, [1.0] * len(updates))
-
-
-def _described(x: Any) -> tuple[Any, ...]:
-    """What decides a tensor's layout: device, whole shape, dtype, and of a DTensor its mesh and placements."""
-    if type(x) in PLAIN or not is_dtensor(x):
-        return x.device, x.shape, x.dtype
-    return x.device, x.shape, x.dtype, x.device_mesh, tuple(x.placements)
 
 
 def _layout(geometry: Geometry, shape: torch.Size, mesh: Any, placements: tuple[Any, ...]) -> Layout:
@@ -200,25 +198,28 @@ class _Exchange:
             answers = self.answers(wholes)  # by shard, then by tensor: (m / shards, n) each, as one flat tensor
             if returning is not None:
                 self.move_(rounds[i - 1], returning.wait())  # x ← (1 − λη)x + η·LMO
-            returning = self.scatter(owners, answers)
+            received, sent = self._elements(owners)
+            returning = _all_to_all(answers, sent, received, self.shards)  # each shard to the rank that holds it
             del answers
         if returning is not None:
             self.move_(rounds[-1], returning.wait())
 
     def rounds(self) -> list[Round]:
-        """Share out the tensors so that owners have equal work, and a round bounds what they hold at a time."""
-        work, places = [*map(_work, self.shapes)], [*product(range(self.copied), range(self.cut))]
+        """Share out tensors, the largest first and each to the least busy owner, in rounds that bound the memory."""
+        owners = [*product(range(self.copied), range(self.cut))]
         most = self.temporaries // max(_AT_PEAK, self.copied + 3)
+        work = [shape.numel() * (min(shape[-2:]) if len(shape) > 1 else 1) for shape in self.shapes]
         rounds: list[Round] = []
-        room, last = dict.fromkeys(places, 0), dict.fromkeys(places, -1)  # of each owner's latest round, and its number
-        owners = share_out(work, len(places))
-        for i in sorted(range(len(owners)), key=lambda i: (-work[i], i)):
-            owner, size = places[owners[i]], self.shapes[i].numel() * self.dtype.itemsize
+        # Of each owner: all its work, the bytes left in its latest round, and the number of that
+        load, room, last = dict.fromkeys(owners, 0), dict.fromkeys(owners, 0), dict.fromkeys(owners, -1)
+        for i in sorted(range(len(work)), key=lambda i: (-work[i], i)):
+            owner, size = min(owners, key=load.__getitem__), self.shapes[i].numel() * self.dtype.itemsize
+            load[owner] += work[i]
             if size > room[owner]:
                 last[owner], room[owner] = last[owner] + 1, most
             room[owner] -= size
             if last[owner] == len(rounds):
-                rounds.append({place: [] for place in places})
+                rounds.append({place: [] for place in owners})
             rounds[last[owner]][owner].append(i)
         return rounds
 
@@ -237,53 +238,43 @@ class _Exchange:
     def wholes(self, owners: Round, received: Tensor) -> list[Tensor]:
         """Put this rank's own tensors together from their shards."""
         owned = [self.shapes[i] for i in owners[self.rank]]
-        shapes = [_shard(shape, self.dim, self.cut, k) for k in range(self.cut) for shape in owned]
+        shapes = [_shard(shape, self.dim, self.cut, k)[1] for k in range(self.cut) for shape in owned]
         pieces = _unflat(received, shapes)  # by shard, then by tensor: (m / shards, n) each
         by_tensor = [pieces[i :: len(owned)] for i in range(len(owned))]
         return [ts[0] if len(ts) == 1 else torch.cat(ts, self.dim or 0) for ts in by_tensor]
 
     def answers(self, wholes: list[Tensor]) -> Tensor:
         """Compute the negated oracle of these tensors as one flat message; the list is emptied to free memory."""
-        if self.geometry.polar is not None:
-            whole_answers = self._orthogonalized(wholes)
-        else:
-            whole_answers = [answer.neg_() for answer in self.geometry.lmo_each(wholes)]
-        wholes.clear()
-        pieces = [_cut(answer, self.dim, self.cut, k) for k in range(self.cut) for answer in whole_answers]
-        # A geometry may compute in another dtype than its tensors', but ranks send each other bytes of one.
-        return torch.cat([piece.reshape(-1) for piece in pieces]).to(self.dtype) if pieces else self._empty(0)
-
-    def _orthogonalized(self, wholes: list[Tensor]) -> list[Tensor]:
-        """UVᵀ of each tensor, and those without entries as they are; wholes are freed once they are in a stack."""
-        factors = list(wholes)  # (m, n) each
-        for plan in self.plans.of(self.geometry, wholes):
+        factors = list(wholes)  # (m, n) each; those without entries are in no stack, and stay
+        for plan in self.plans.of(self.geometry, wholes) if self.geometry.polar is not None else ():
             order = plan.order or range(len(wholes))
             for stack in plan.stacks:
                 members = order[stack.some]
                 X, slots = empty_stack(stack)  # X (count, m, n); slots[i] a view of tensor i
                 fill_(stack, slots, [wholes[i] for i in members])
                 del slots
-                for i in members:
+                for i in members:  # freed once they are in the stack
                     wholes[i] = factors[i] = self._empty(0)
                 X = orthogonalize_(X, *stack.polar)  # X ← UVᵀ
                 for run in stack.runs:
                     block = block_of(stack, X, run, slice(0, run.tensors.stop - run.tensors.start))  # (tensors, *shape)
                     for i, factor in zip(members[run.tensors], block.unbind(), strict=True):
                         factors[i] = factor
-        return factors
-
-    def scatter(self, owners: Round, answers: Tensor) -> "_Transit":
-        """Start sending the answers back to the ranks that hold the tensors' shards."""
-        received, sent = self._elements(owners)
-        return _all_to_all(answers, sent, received, self.shards)
+        if self.geometry.polar is None:
+            factors = [answer.neg_() for answer in self.geometry.lmo_each(wholes)]
+        wholes.clear()
+        pieces = [_cut(factor, self.dim, self.cut, k) for k in range(self.cut) for factor in factors]
+        # A geometry may compute in another dtype than its tensors', but ranks send each other bytes of one.
+        return torch.cat([piece.reshape(-1) for piece in pieces]).to(self.dtype) if pieces else self._empty(0)
 
     def move_(self, owners: Round, received: Tensor) -> None:
         """Exchange the answers among the copies, and move this rank's parts of the tensors by them."""
         by_copy = [self._of_copy(owners, copy) for copy in range(self.copied)]
         flats = _all_gather(received, [sum(self.xs[i].numel() for i in places) for places in by_copy], self.copies)
+        # By copy, then by owner and tensor: (m / shards, n) each
+        updates = [t for flat, places in zip(flats, by_copy, strict=True)
+                   for t in _unflat(flat, [self.xs[i].shape for i in places])]  # fmt: skip
         moved = [i for places in by_copy for i in places]
-        shapes = [[self.xs[i].shape for i in places] for places in by_copy]
-        updates = [t for flat, some in zip(flats, shapes, strict=True) for t in _unflat(flat, some)]
         # An iterated factor has no radius yet, and may be of a coarser dtype than the radius.
         iterated = self.geometry.polar is not None
         scales = [-self.geometry.radius_of(self.shapes[i]) if iterated else -1.0 for i in moved]
@@ -293,12 +284,11 @@ class _Exchange:
         """By shard: how many of this rank's elements its rank owns, and how many it has of this owner's tensors."""
         shards, owned = range(self.cut), [self.shapes[i] for i in owners[self.rank]]
         lent = [sum(self.xs[i].numel() for i in owners[self.rank[0], k]) for k in shards]
-        return lent, [sum(_shard(shape, self.dim, self.cut, k).numel() for shape in owned) for k in shards]
+        return lent, [sum(_shard(shape, self.dim, self.cut, k)[1].numel() for shape in owned) for k in shards]
 
     def _of_copy(self, owners: Round, copy: int | None = None) -> list[int]:
         """The tensors whose owners are in a copy, or in this rank's, by owner."""
-        copy = self.rank[0] if copy is None else copy
-        return [i for k in range(self.cut) for i in owners[copy, k]]
+        return [i for k in range(self.cut) for i in owners[self.rank[0] if copy is None else copy, k]]
 
     def _parts(self, places: Sequence[int]) -> list[Sequence[int]]:
         most = None if self.device.type == "cpu" else self.temporaries // 3
@@ -319,35 +309,19 @@ def _size_and_rank(group: Any) -> tuple[int, int]:
     return (1, 0) if group is None else (dist.get_world_size(group), dist.get_rank(group))
 
 
-def share_out(work: Sequence[float], ranks: int) -> list[int]:
-    """Choose an owner for each piece of work: largest first, each to the least busy rank."""
-    loads, owners = [0.0] * ranks, [0] * len(work)  # work so far by rank, and the rank of each piece
-    for i in sorted(range(len(work)), key=lambda i: (-work[i], i)):
-        owners[i] = loads.index(min(loads))
-        loads[owners[i]] += work[i]
-    return owners
-
-
-def _work(shape: torch.Size) -> float:
-    rows, columns = shape[-2:] if len(shape) > 1 else (shape.numel(), 1)
-    return float(shape.numel() * min(rows, columns))
-
-
-def _shard(shape: torch.Size, dim: int | None, world: int, rank: int) -> torch.Size:
-    """Return the shape of a rank's shard, split as by `torch.chunk`: the last ones may be shorter or empty."""
+def _shard(shape: torch.Size, dim: int | None, world: int, rank: int) -> tuple[int, torch.Size]:
+    """Where a rank's shard starts, and its shape, split as by `torch.chunk`: the last may be shorter or empty."""
     if dim is None:
-        return shape
+        return 0, shape
     size = -(-shape[dim] // world)
-    length = max(0, min(size, shape[dim] - rank * size))
-    return torch.Size([*shape[:dim], length, *shape[dim + 1 :]])
+    start = min(shape[dim], rank * size)
+    return start, torch.Size([*shape[:dim], min(size, shape[dim] - start), *shape[dim + 1 :]])
 
 
 def _cut(x: Tensor, dim: int | None, world: int, rank: int) -> Tensor:
     """Return a rank's shard of a tensor."""
-    if dim is None:
-        return x
-    start = min(x.shape[dim], rank * -(-x.shape[dim] // world))  # the last ranks may have nothing
-    return x.narrow(dim, start, _shard(x.shape, dim, world, rank)[dim])
+    start, shape = _shard(x.shape, dim, world, rank)
+    return x if dim is None else x.narrow(dim, start, shape[dim])
 
 
 def _cut_like(x: Any, whole: Tensor) -> Tensor:
@@ -379,12 +353,9 @@ def _all_to_all(out: Tensor, sent: list[int], received: list[int], ranks: Any) -
     """Start exchanging so many elements with each rank."""
     if ranks is None:
         return _Transit(out)
-    came = out.new_empty(sum(received))  # by rank that sends
-    size = out.element_size()
-    work = dist.all_to_all_single(
-        _bytes(came), _bytes(out), [n * size for n in received], [n * size for n in sent], group=ranks, async_op=True
-    )
-    return _Transit(came, out, work)
+    came, size = out.new_empty(sum(received)), out.element_size()  # by rank that sends
+    in_bytes = [n * size for n in received], [n * size for n in sent]
+    return _Transit(came, out, dist.all_to_all_single(_bytes(came), _bytes(out), *in_bytes, ranks, async_op=True))
 
 
 def _all_gather(mine: Tensor, sizes: list[int], ranks: Any) -> list[Tensor]:

@@ -8,10 +8,10 @@ possible, so the limit bounds a step's peak memory, including the stack's produc
 import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, Self
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,8 +44,10 @@ _LEAST_PART = 1 << 27  # bytes that may always be copied at a time
 _KNOWN = 64  # how many sets of tensors are remembered
 
 
+Tensors = tuple[tuple[torch.device, torch.Size, torch.dtype], ...]
 Whole = tuple[torch.Size, int]
 """Of a shard: the shape of the whole tensor, and bytes by which all ranks cut parts alike."""
+Wholes = tuple[Whole, ...] | None
 
 
 class Part(NamedTuple):
@@ -95,10 +97,10 @@ class Plan(NamedTuple):
 
 
 class Remembered(ABC):
-    """What is found out about a geometry's tensors, from their devices, shapes and such, remembered for later steps.
+    """What is worked out of a geometry's tensors, from their devices, shapes and such, remembered for later steps.
 
     Attributes:
-        geometries: by id, which stays their own while they are here. `recall` knows no others.
+        geometries: by id, which stays theirs while they are in it. `recall` knows no others.
     """
 
     def __init__(self) -> None:
@@ -107,7 +109,7 @@ class Remembered(ABC):
 
     @abstractmethod
     def find(self, geometry: Geometry, tensors: Any, wholes: Any) -> Iterable[Any]:
-        """Find it out, for tensors of this description."""
+        """Work it out, for tensors of this description."""
 
     # Its id stands for the geometry: `torch.compile` of PyTorch 2.11 gives a constant's function no objects.
     @traced_as_constant
@@ -117,22 +119,23 @@ class Remembered(ABC):
         if known is None:
             if len(self._known) >= _KNOWN:
                 self._known.clear()
-            known = tuple(self.find(self.geometries[geometry], tensors, wholes))
-            self._known[geometry, tensors, wholes] = known
+            known = self._known[geometry, tensors, wholes] = tuple(
+                self.find(self.geometries[geometry], tensors, wholes)
+            )
         return known
 
 
 class Plans(Remembered):
     """The plans of an optimizer's groups."""
 
-    def of(self, geometry: Geometry, xs: Sequence[Tensor], wholes: "Wholes" = None) -> tuple[Plan, ...]:
+    def of(self, geometry: Geometry, xs: Sequence[Tensor], wholes: Wholes = None) -> tuple[Plan, ...]:
         """Return a plan for each device of these tensors, or shards of these wholes."""
         key = []
         for x in xs:
             key.append((x.device, x.shape, x.dtype))  # noqa: PERF401  (a comprehension is a call of its own)
         return self.recall(id(geometry), tuple(key), wholes)
 
-    def find(self, geometry: Geometry, tensors: "Tensors", wholes: "Wholes") -> Iterator[Plan]:
+    def find(self, geometry: Geometry, tensors: Tensors, wholes: Wholes) -> Iterator[Plan]:
         by_device: dict[torch.device, list[int]] = defaultdict(list)  # a model may be spread over several
         for i, (device, *_) in enumerate(tensors):
             by_device[device].append(i)
@@ -148,10 +151,6 @@ class Plans(Remembered):
                 parts = [Part(some, geometry.radii(shapes[some])) for some in cut(sizes, device)]
             whole = places == [*range(len(tensors))]
             yield Plan(device, None if whole else tuple(places), tuple(parts), tuple(stacks))
-
-
-Tensors = tuple[tuple[torch.device, torch.Size, torch.dtype], ...]
-Wholes = tuple[Whole, ...] | None
 
 
 def cut(sizes: Sequence[int], device: torch.device, most: int | None = None) -> tuple[slice, ...]:
@@ -184,7 +183,9 @@ def stacks_of(geometry: Any, tensors: Tensors) -> tuple[list[Stack], list[int]]:
             alike[shape].append(i)
             elements[geometry.stack_size(shape)] += shape.numel()
     # Which shapes share a stack: the largest first, because smaller ones may join theirs
-    bounds = _Bounds.of(geometry, tensors)
+    device = tensors[0][0]
+    dtype = held_in(geometry.dtype or working_dtype(device), NARROW)  # of all stacks but those of few rows
+    bounds = _Bounds(device, dtype, temporaries(max(shape.numel() for _, shape, _ in tensors) * dtype.itemsize))
     together: dict[tuple[int, int], list[torch.Size]] = defaultdict(list)
     filled: dict[tuple[int, int], int] = defaultdict(int)  # elements without the padding
     rows: dict[tuple[int, int], int] = defaultdict(int)
@@ -207,46 +208,44 @@ def stacks_of(geometry: Any, tensors: Tensors) -> tuple[list[Stack], list[int]]:
             # Both orientations share stacks; the less common one is transposed.
             stack = max(matrix, matrix[::-1], key=lambda size: (elements[size], size))
         together[stack].append(shape)
+    # The stacks, each within its bound, and their tensors one after the other
     stacks: list[Stack] = []
-    order: list[int] = []  # the tensors' indices, stack by stack
+    order: list[int] = []
     for matrix, shapes in together.items():
+        # Single precision at least, because a step is added in no less.
         for by_shape in _split({shape: alike[shape] for shape in shapes}, bounds.most(matrix), geometry):
-            members = [i for places in by_shape.values() for i in places]
-            # Single precision at least, because a step is added in no less.
-            nbytes = [tensors[i][1].numel() * max(4, tensors[i][2].itemsize) for i in members]
+            places = [i for some in by_shape.values() for i in some]
+            nbytes = [tensors[i][1].numel() * max(4, tensors[i][2].itemsize) for i in places]
             stacks.append(_stack(geometry, matrix, by_shape, bounds, len(order), nbytes))
-            order += members
+            order += places
     return stacks, order
 
 
 def _stack(
-    geometry: Any,
-    size: tuple[int, int],
-    by_shape: dict[torch.Size, list[int]],
-    bounds: "_Bounds",
-    start: int,
+    geometry: Any, size: tuple[int, int], by_shape: Mapping[torch.Size, list[int]], bounds: "_Bounds", start: int,
     nbytes: list[int],
-) -> Stack:
+) -> Stack:  # fmt: skip
     """A stack of the tensors from this one on, which hold so many bytes."""
-    each = [_matrices(geometry, shape) for shape in by_shape]
-    tensors = [slice(*t) for t in pairwise(accumulate((len(places) for places in by_shape.values()), initial=0))]
-    ends = accumulate((n * len(p) for n, p in zip(each, by_shape.values(), strict=True)), initial=0)
-    matrices = [slice(*m) for m in pairwise(ends)]
-    most = bounds.part_bytes(size, matrices[-1].stop)
-    runs = tuple(
-        Run(shape, t, m, n, geometry.stack_size(shape), geometry.radius_of(shape), cut(nbytes[t], bounds.device, most))
-        for shape, t, m, n in zip(by_shape, tensors, matrices, each, strict=True)
-    )
+    count = sum(_matrices(geometry, shape) * len(places) for shape, places in by_shape.items())
+    most = bounds.part_bytes(size, count)
+    runs: list[Run] = []
+    t = m = 0  # tensors and matrices in the runs so far
+    for shape, places in by_shape.items():
+        each = _matrices(geometry, shape)
+        some, matrices = slice(t, t + len(places)), slice(m, m + each * len(places))
+        radius, parts = geometry.radius_of(shape), cut(nbytes[some], bounds.device, most)
+        runs.append(Run(shape, some, matrices, each, geometry.stack_size(shape), radius, parts))
+        t, m = some.stop, matrices.stop
     turned = tuple(shape for shape in by_shape if geometry.turns(shape))
     return Stack(
         device=bounds.device,
         dtype=held_in(bounds.dtype, min(size)),
         polar=geometry.polar,
         size=size,
-        count=matrices[-1].stop,
+        count=count,
         turned=turned,
-        runs=runs,
-        some=slice(start, start + len(nbytes)),
+        runs=tuple(runs),
+        some=slice(start, start + t),
         parts=cut(nbytes, bounds.device, most),
         padded=any(sorted(run.size) != sorted(size) for run in runs),
         plain=not turned and all(run.each == 1 and run.shape == run.size for run in runs),
@@ -259,12 +258,6 @@ class _Bounds(NamedTuple):
     device: torch.device
     dtype: torch.dtype
     temporaries: int
-
-    @classmethod
-    def of(cls, geometry: Any, tensors: Tensors) -> Self:
-        device = tensors[0][0]
-        dtype = held_in(geometry.dtype or working_dtype(device), NARROW)  # of all but those of few rows
-        return cls(device, dtype, temporaries(max(shape.numel() for _, shape, _ in tensors) * dtype.itemsize))
 
     def most(self, size: tuple[int, int]) -> int:
         """Return how many matrices of this size a stack may hold."""
@@ -293,8 +286,7 @@ def _stacks_at_peak(size: tuple[int, int]) -> float:
     It is either a product with its factors, or the stack with the Gram matrices of a segment: two, or four in longer
     segments, which `orthogonalize.iterate.plan` chooses from an aspect of 1.5 on in single precision.
     """
-    short, long = sorted(size)
-    gram = short / long
+    gram = min(size) / max(size)
     return max(2 + gram, 1 + (4 if gram <= 2 / 3 else 2) * gram)
 
 
@@ -303,15 +295,14 @@ def _matrices(geometry: Any, shape: torch.Size) -> int:
     return shape.numel() // math.prod(geometry.stack_size(shape))
 
 
-def _split(by_shape: dict[torch.Size, list[int]], most: int, geometry: Any) -> Iterator[dict[torch.Size, list[int]]]:
+def _split(by_shape: Mapping[torch.Size, list[int]], most: int, geometry: Any) -> Iterable[dict[torch.Size, list[int]]]:
     """Split the tensors into parts with about equal numbers of matrices; a tensor goes to the part where it starts."""
-    count = {shape: _matrices(geometry, shape) for shape in by_shape}
-    total = sum(count[shape] * len(places) for shape, places in by_shape.items())
+    each = [(shape, i, _matrices(geometry, shape)) for shape, places in by_shape.items() for i in places]
+    total = sum(count for *_, count in each)
     fair = math.ceil(total / math.ceil(total / most))
     parts: dict[int, dict[torch.Size, list[int]]] = defaultdict(lambda: defaultdict(list))
     before = 0
-    for shape, places in by_shape.items():
-        for i in places:
-            parts[before // fair][shape].append(i)
-            before += count[shape]
-    yield from parts.values()
+    for shape, i, count in each:
+        parts[before // fair][shape].append(i)
+        before += count
+    return parts.values()

@@ -103,10 +103,6 @@ class Rule(ABC):
         """An entry of a saved state, where the rule keeps it; PyTorch rounds all but step counts to p's dtype."""
         return entry.to(p.device)
 
-    def ready(self, group: dict[str, Any], params: list[Tensor], state: State) -> bool:
-        """Whether these tensors have all the state that the rule keeps."""
-        return not self.keeps(group) or all(self.entries[0] in state[p] for p in params)
-
     @abstractmethod
     def update_(self, update: Update, plans: Plans) -> None:
         """Update the tensors, in place, and their state."""

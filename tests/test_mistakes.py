@@ -95,6 +95,12 @@ API = {
     "SpikeGuard(opt, None).load_state_dict(sched.state_dict())": "not the state of SpikeGuard: it is that of AdaptiveWarmup",
     **{f"AdaptiveWarmup(Lion([{{'params': [*net.parameters()], 'warmup': {given}}}]), 60)": f"group 0 has warmup={given}: it must be True or False" for given in ("'no'", None)},
     "AdaptiveWarmup(opt, 100, max_nonfinite=0)": "max_nonfinite|at least 1",
+    "AdaptiveWarmup(opt, 100, target_loss=5.0).step(4.0)": "f(x0) = 4 is not above the target loss f* = 5",
+    "AdaptiveWarmup(opt, 100, target_loss=0.5, peak_gap=3.0).step(2.0)": "between 0 and the first gap f(x0) − f* = 1.5, got 3",
+    "AdaptiveWarmup(Lion([{'params': [w], 'decay': 0.5}]), 100)": "group 0 has decay=0.5, and no group has a decay of its own: give decay= to",
+    **{f"AdaptiveWarmup(torch.optim.SGD([{{'params': [w], 'lr': {lr}}}], lr=0.1), 100)": "every group's lr must be finite and not negative, and one positive"
+       for lr in ("math.nan", "math.inf", "torch.tensor(math.nan)")},
+    "sched.optimizer.param_groups.append({'params': [], 'lr': -0.1}) or sched.step(1.0)": "a parameter group was added with lr=-0.1",
     'AdaptiveWarmup(opt, 100, calibration="muon")': "geometry 'muon'|'spectral'",
     "AdaptiveWarmup(opt, 100, chance_loss=0.0)": "chance_loss must be positive and finite, got 0.0",
     'AdaptiveWarmup(opt, 100, target_loss=float("nan"))': "target_loss|finite",
@@ -291,7 +297,7 @@ def speaks(message: str, words: str) -> None:
 @pytest.mark.parametrize(("typed", "words"), API.items(), ids=API)
 def test_a_mistake_in_code_is_named(typed: str, words: str, tmp_path: Path) -> None:
     with pytest.raises((TypeError, ValueError, OSError)) as caught:
-        exec(typed, names(tmp_path))
+        eval(typed, names(tmp_path))
     speaks(str(caught.value), words)
 
 

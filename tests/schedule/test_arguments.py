@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD
 from autowarm.optim import Together

@@ -14,7 +14,6 @@ from torch.optim.lr_scheduler import LinearLR, SequentialLR
 
 from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
 from autowarm.geometry import Frobenius, Spectral
-from autowarm.lab.data.images import scanned_digits
 from autowarm.optim import Together
 from autowarm.others import known
 from tests.programs import Launcher, results

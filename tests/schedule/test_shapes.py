@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autowarm.schedule.calibration import FALLS, KINKS
-from autowarm.schedule.shapes import DECAYS, decay_shape, warmup_shape
+from autowarm.schedule.shapes import DECAYS, decay_shape
 
 FORMULAS = {
     "linear": lambda p: 1 - p,

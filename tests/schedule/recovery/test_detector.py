@@ -60,18 +60,13 @@ SHAPES = {
 @given(seeds, scales, st.sampled_from([0.0, 0.03, 0.2]))
 def test_healthy_losses_raise_no_alarm(kind: str, shape: np.ndarray, seed: int, scale: float, size: float) -> None:
     assert alarms(scale * (shape + size * noise(seed, kind))) == []
+    assert alarms(SHAPES["falling"] + 3 * noise(seed)) == []  # as large as the fall
 
 
 @pytest.mark.parametrize(("rise", "raised"), [(0.03, 0), (0.05, 1)])
 def test_a_rise_on_the_first_plateau_counts_against_the_first_level(rise: float, raised: int) -> None:
     losses = 1 - 0.12 * np.minimum(T / 100, 1) + rise * np.clip((T - 400) / 100, 0, 1)
     assert len(alarms(losses)) == raised
-
-
-@settings(max_examples=10, deadline=None, derandomize=True)
-@given(seeds)
-def test_noise_as_large_as_the_fall_raises_no_alarm(seed: int) -> None:
-    assert alarms(SHAPES["falling"] + 3 * noise(seed)) == []
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
@@ -138,15 +133,9 @@ def test_losses_that_are_not_finite() -> None:
     assert alarms(losses) == []
     losses[303] = math.inf
     assert alarms(losses) == [303]
-
-
-def test_losses_too_large_to_square_count_as_not_finite() -> None:
-    for sign in (1, -1):
+    assert alarms([math.nan, 1.0, math.nan, math.inf]) == [3]  # the first may be broken
+    for sign in (1, -1):  # and those whose squares are not finite count
         assert alarms([*np.exp(-T[:100] / 50), sign * 1e160, sign * 1e200, sign * 1e300]) == [101]
-
-
-def test_the_first_losses_may_be_broken() -> None:
-    assert alarms([math.nan, 1.0, math.nan, math.inf]) == [3]
 
 
 def test_a_copy_is_worth_taking_only_at_a_low_that_still_falls() -> None:
@@ -172,15 +161,3 @@ def test_a_copy_is_worth_taking_only_at_a_low_that_still_falls() -> None:
 @pytest.mark.parametrize(("steps", "window"), [(100, 20), (1000, 20), (16_000, 320), (10_000_000, 2000)])
 def test_the_level_is_that_of_a_fiftieth_of_the_run(steps: int, window: int) -> None:
     assert Detector.over(steps).window == window
-
-
-@pytest.mark.parametrize("at", [0, 10, 300, 620])
-def test_it_goes_on_from_its_state(at: int) -> None:
-    losses = SHAPES["falling"] + 2.5 * np.clip((T - 600) / 100, 0, 1) + 0.1 * noise(0)
-    straight, resumed = Detector.over(STEPS), Detector.over(STEPS)
-    for loss in losses[:at]:
-        straight.see(float(loss))
-    resumed.load_state_dict(straight.state_dict())
-    for loss in losses[at:700]:
-        assert straight.see(float(loss)) == resumed.see(float(loss))
-        assert straight == resumed

@@ -106,14 +106,6 @@ def test_everything_that_an_update_changes_goes_back(name: str) -> None:
     assert run.scheduler.last_epoch == 102  # and time goes on
 
 
-def test_a_copied_run_restores_its_own_weights() -> None:
-    run = Run(faults=halfway("adamw", "nan"), recover=True).train(140)
-    other = copy.deepcopy(run)
-    with warnings.catch_warnings(action="ignore"):
-        assert run.train(20).recoveries == other.train(20).recoveries != []
-    assert all(map(torch.equal, run.weights(), other.weights()))
-
-
 def test_a_state_may_be_loaded_with_and_without_recover() -> None:
     run = Run(recover=True).train(50)
     assert "recoveries" not in run.resumed().scheduler.metrics()

@@ -2,9 +2,6 @@
 
 import itertools
 import math
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -100,17 +97,6 @@ def test_it_begins_no_run_after_so_many_cpu_hours(tmp_path: Path) -> None:
     assert [go_on(RUNS, tmp_path / "rows.jsonl", make, hours=1.5) for _ in range(3)] == [2, 0, 0]
 
 
-def test_a_run_that_fails_keeps_those_before_it(tmp_path: Path) -> None:
-    def make(run: PlannedRow) -> dict[str, Any]:
-        if run.seed:
-            raise RuntimeError
-        return row_of(run, 1.0)
-
-    with pytest.raises(RuntimeError):
-        go_on(RUNS, tmp_path / "rows.jsonl", make)
-    assert len(Rows.load(tmp_path / "rows.jsonl")) == 2
-
-
 @pytest.mark.long
 def test_workers_make_the_same_rows(tmp_path: Path) -> None:
     for workers in (1, 2):
@@ -176,13 +162,3 @@ def test_a_wrong_word_is_refused(words: list[str], said: str, capsys: pytest.Cap
         status = int(str(stopped.code))
     assert status == 2
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_it_is_run_from_the_root_of_a_checkout(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "studies", "bench", "--list", "--rows", str(tmp_path / "rows.jsonl")],
-        cwd=ROOT, capture_output=True, text=True, timeout=600, env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "runs made" in done.stdout

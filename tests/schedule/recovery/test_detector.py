@@ -88,16 +88,6 @@ def test_a_single_spike_raises_none_but_two_do(seed: int) -> None:
     assert alarms(losses) == [602]
 
 
-def test_rises_from_which_a_run_comes_back_raise_the_bar() -> None:
-    def with_humps(*humps: tuple[int, float]) -> np.ndarray:
-        falling = 1 + 3 * np.exp(-T / 80) - 0.3 * T / STEPS + 0.02 * noise(0)
-        return falling + sum(height * np.exp(-(((T - at) / 30) ** 2)) for at, height in humps)
-
-    assert alarms(with_humps((400, 0.55))) == []
-    assert alarms(with_humps((750, 0.75))) != []
-    assert alarms(with_humps((400, 0.55), (750, 0.75))) == []
-
-
 RISES = {
     "a policy gradient that comes back to zero": SHAPES["policy gradient"],
     "an entropy bonus": -1.0 + T / STEPS,
@@ -114,15 +104,6 @@ def test_a_loss_without_a_healthy_level_may_rise(losses: np.ndarray) -> None:
     assert detector.idle is not None
     assert detector.see(math.nan) is None
     assert "not finite" in (detector.see(math.nan) or "")
-
-
-def test_batches_without_a_label_are_no_evidence() -> None:
-    losses = SHAPES["falling"] + 0.01 * noise(0)
-    losses[::7] = 0.0
-    detector = Detector.over(STEPS)
-    assert not any(detector.see(float(loss)) for loss in losses)
-    assert detector.judges
-    assert detector.idle is None
 
 
 def test_losses_that_are_not_finite() -> None:
@@ -161,3 +142,22 @@ def test_a_copy_is_worth_taking_only_at_a_low_that_still_falls() -> None:
 @pytest.mark.parametrize(("steps", "window"), [(100, 20), (1000, 20), (16_000, 320), (10_000_000, 2000)])
 def test_the_level_is_that_of_a_fiftieth_of_the_run(steps: int, window: int) -> None:
     assert Detector.over(steps).window == window
+
+
+def test_rises_from_which_a_run_comes_back_raise_the_bar() -> None:
+    def with_humps(*humps: tuple[int, float]) -> np.ndarray:
+        falling = 1 + 3 * np.exp(-T / 80) - 0.3 * T / STEPS + 0.02 * noise(0)
+        return falling + sum(height * np.exp(-(((T - at) / 30) ** 2)) for at, height in humps)
+
+    assert alarms(with_humps((400, 0.55))) == []
+    assert alarms(with_humps((750, 0.75))) != []
+    assert alarms(with_humps((400, 0.55), (750, 0.75))) == []
+
+
+def test_batches_without_a_label_are_no_evidence() -> None:
+    losses = SHAPES["falling"] + 0.01 * noise(0)
+    losses[::7] = 0.0
+    detector = Detector.over(STEPS)
+    assert not any(detector.see(float(loss)) for loss in losses)
+    assert detector.judges
+    assert detector.idle is None

@@ -1,7 +1,6 @@
 """``recover=``: real runs with faults, with it and without it."""
 
 import copy
-import functools
 import math
 import warnings
 from typing import Any
@@ -12,25 +11,7 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup
 from autowarm.rate.restore import Snapshot
-from tests.schedule.recovery.recovery_runs import MAKERS, Run, halfway, healthy, lost, quiet
-
-
-@functools.cache
-def faulty(name: str, fault: str, batches: int = 1, recover: bool = False) -> Run:
-    """A run with a fault halfway, which several tests look at."""
-    return quiet(Run(name, faults=halfway(name, fault, batches), recover=recover))
-
-
-@pytest.mark.parametrize(
-    ("name", "batches", "with_it", "without"),
-    [("lion", 1, 0.08, 0.12), ("normsgd", 1, 0.08, 0.12), ("lion", 8, 0.05, 0.5), ("adamw", 8, 0.05, 0.5)],
-)
-def test_bad_batches_cost_little_and_lower_no_rate(name: str, batches: int, with_it: float, without: float) -> None:
-    run, at = faulty(name, "bad", batches, recover=True), MAKERS[name][2] // 2
-    assert lost(run, healthy(Run, name)) < with_it < without < lost(faulty(name, "bad", batches), healthy(Run, name))
-    [found] = run.scheduler.recoveries
-    assert found.restored <= at < found.update <= at + 50
-    assert found.peak_after == found.peak_before == run.scheduler.base_lrs[0] == MAKERS[name][1]
+from tests.schedule.recovery.recovery_runs import Run
 
 
 def test_buffers_go_back_but_not_a_cache_that_has_grown_or_joined_since_on_which_the_module_counts() -> None:

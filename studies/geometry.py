@@ -40,6 +40,7 @@ All runs are made. Commit 45dd2794 holds the code that made them, and 1c9615c6 t
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.analysis.statistics import Estimate, Losses
@@ -76,32 +77,19 @@ def _as_people_train(steps: int) -> list[Cell]:
     return [best[name][1] for name in OPTIMIZERS]
 
 
-def _hot(cell: Cell) -> Cell:
-    return Cell(cell.task, cell.optimizer, cell.steps, float(f"{3 * cell.lr:.3g}"))
-
-
 def short_settings() -> list[Setting]:
     """The settings of (b) up to 4,000 updates."""
     found = [one for study in STUDIES for one in judged(DATA.parent, study) if decides(one)]
     return [one.setting for one in found if one.setting.cell.steps <= 4_000]
 
 
-def _judged() -> list[PlannedRow]:
-    beds = {UNCLIPPED: ((10, 11), _long(16_000)), PEOPLE: (TEST_SEEDS[:2], _as_people_train(16_000))}
-    return [PlannedRow(part, cell, DEFAULT, seed)
-            for part, (seeds, cells) in beds.items() for seed in seeds for cell in cells]  # fmt: skip
-
-
-def _at_three_times() -> list[PlannedRow]:
-    return [
-        PlannedRow(UNCLIPPED, _hot(cell), name, 10)
-        for cell in _long(16_000)
-        for name in (DEFAULT, EARLIER, "linear 0.1", "linear 0.4")
-    ]
-
-
-def _longest() -> list[PlannedRow]:
-    return [PlannedRow(UNCLIPPED, cell, DEFAULT, 0) for cell in _long(64_000)]
+def _long_runs() -> list[PlannedRow]:
+    """The runs of (c) under the default: judged, at three times the tuned rate, and of 64,000 updates."""
+    tuned, people = _long(16_000), _as_people_train(16_000)
+    hot = [replace(cell, lr=float(f"{3 * cell.lr:.3g}")) for cell in tuned]
+    runs = [(UNCLIPPED, tuned, seed) for seed in (10, 11)] + [(PEOPLE, people, seed) for seed in TEST_SEEDS[:2]]
+    runs += [(UNCLIPPED, hot, 10), (UNCLIPPED, _long(64_000), 0)]
+    return [PlannedRow(part, cell, DEFAULT, seed) for part, cells, seed in runs for cell in cells]
 
 
 def _at_all_rates(optimizer: str) -> list[Cell]:
@@ -153,8 +141,8 @@ def long_table(rows: Rows) -> str:
     stored = {UNCLIPPED: Rows.load(DATA / "horizon.jsonl"), PEOPLE: Rows.load(DATA / "realistic.jsonl")}
     names, lines = (DEFAULT, EARLIER, "linear 0", "linear 0.02", "linear 0.1", "linear 0.4"), []
     groups: dict[tuple[str, Cell], list[int]] = defaultdict(list)
-    for run in (*_judged(), *_at_three_times(), *_longest()):
-        if run in rows and run.schedule == DEFAULT:
+    for run in _long_runs():
+        if run in rows:
             groups[run.part, run.cell].append(run.seed)
     for (part, cell), seeds in groups.items():
         every = Rows([*stored[part], *rows])

@@ -10,12 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import optax
 import pytest
 import torch
 from torch import nn
 
 import autowarm
-from autowarm import geometry, theory
+from autowarm import geometry, jax, theory
 from autowarm.geometry import total_kappa
 from autowarm.lab.commands import main
 from autowarm.schedule import Profile, calibrate, objective
@@ -242,6 +243,22 @@ API = {
         "{'features': torch.eye(4).double()}": "16 columns",
     }.items()},
     **{f"theory.barrier({given})": "ρ = 1 + 2/p" for given in ("0.0", "1e-3", "math.inf", "math.nan")},
+    **{f"adaptive_warmup({given})": words for given, words in {
+        "100, 60": "the first argument is an optax transformation, got a int",
+        "optax.sgd(1.0), 0": "total_steps must be a whole number",
+        "optax.sgd(1.0), None": "needs a flat decay",
+        "optax.sgd(1.0), 60, decay='cosin'": "unknown decay 'cosin'",
+        "optax.sgd(1.0), 60, div=1.0": "div must be greater than 1",
+        "optax.sgd(1.0), 60, final_ratio=2.0": "final_ratio must be in",
+        "optax.sgd(1.0), 60, target_loss=math.nan": "target_loss must be finite",
+        "optax.sgd(1.0), 60, step='lion'": "step is one of adam, lmo, or None, got 'lion'",
+        "optax.sgd(1.0), 60, peak_limit=-1.0": "peak_limit must be positive",
+    }.items()},
+    "theory.descend(BARRIER, 0 * w.double(), lambda gap: 0.1, 0)": "steps must be at least 1",
+    "theory.descend(BARRIER, 100 + w.double(), lambda gap: 0.1, 5)": "outside the domain",
+    "theory.check_theorem_2(theory.descend(BARRIER, 0 * w.double(), lambda gap: 0.1, 5))": "needs a weight decay in (0",
+    "theory.check_theorem_3(theory.descend(BARRIER, 0 * w.double(), lambda gap: 0.1, 5))": "is about a FiniteSum",
+    "theory.check_theorem_3()": "all runs must have one length",
     "theory.FiniteSum([])": "share",
     "theory.FiniteSum([theory.CompositeProblem(geometry.Frobenius(), x * w.double()) for x in (1, 2)])": "share",
     "theory.FiniteSum([theory.CompositeProblem(geometry.Sign(), w.double())])": "share",
@@ -280,6 +297,8 @@ def names(folder: Path) -> dict[str, Any]:
         "closure": lambda: net(torch.ones(2, 4)).square().mean(),
         "output": type("ModelOutput", (SimpleNamespace,), {})(loss=1.0, global_step=0),
         "OWN": Profile(1.0, 100.0, 4.9, 2.0, rho=3.0),
+        "BARRIER": theory.CompositeProblem(geometry.Frobenius(), 0 * net[0].weight.detach().double() + 0.1, theory.barrier()),
+        "adaptive_warmup": jax.adaptive_warmup, "optax": optax,
         "text": folder / "letter.txt",
         "transformers": transformers, "lightning": lightning, "Accelerator": Accelerator,
         "WarmupScheduler": accelerate.WarmupScheduler, "WarmupTrainer": transformers.WarmupTrainer, "Trainer": Trainer,

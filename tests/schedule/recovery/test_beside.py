@@ -12,7 +12,7 @@ from torch import nn
 
 from autowarm import SpikeGuard
 from autowarm.optim import Together
-from tests.schedule.recovery.recovery_runs import Beside, batch
+from tests.schedule.recovery.recovery_runs import Run, batch
 
 VETOED: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
@@ -24,7 +24,7 @@ VETOED: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 @pytest.mark.parametrize("fault", [100.0, math.nan])
 @pytest.mark.parametrize("make", VETOED.values(), ids=VETOED)
 def test_a_veto_leaves_weights_and_state_as_they_are(make: Callable[[Any], Any], fault: float) -> None:
-    run = Beside(recover=False)
+    run = Run()
     optimizer = make([*run.model.parameters()])
     guard = SpikeGuard(optimizer, 300, veto=6.0)
 

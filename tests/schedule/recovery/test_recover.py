@@ -76,7 +76,7 @@ def test_everything_that_an_update_changes_goes_back(name: str) -> None:
     average = run.scheduler._state.average
     guard._detector.window = 500  # no later copy
     with warnings.catch_warnings(action="ignore"):
-        while not run.recoveries:
+        while not run.scheduler.recoveries:
             run.train(1)
     assert run.scheduler.recoveries[0].restored == update
     assert run.scheduler._state.average == average

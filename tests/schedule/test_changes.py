@@ -17,9 +17,9 @@ def test_loaded_for_another_horizon_it_is_extended_with_one_warning(tensor: bool
     first.extend(160)
     rates = run(first, falling(), range(100, 130))
     assert rates == run(second, falling(), range(100, 130))
-    with warnings.catch_warnings(action="error"):  # it is for 160 now, also for a script that says 100 and extends
+    with warnings.catch_warnings(action="error"):  # it is for 160 now, also for a script that extends on its way
         third.load_state_dict(saved(second))
-        back.load_state_dict(saved(second))
+        back.load_state_dict(saved(first))
         tail = run(third, falling(), range(130, 160))
     assert tail == run(first, falling(), range(130, 160)) == run(back, falling(), range(130, 160))
     assert min(head + rates + tail) > 0

@@ -159,5 +159,5 @@ def test_a_scheduler_that_stops_a_run_is_reported() -> None:
 
 def test_logged_losses_of_a_sparse_log_stay_as_they_are() -> None:
     log = sparse(0.2)
-    reading = as_recorded(log, make, whole=True)
+    reading = as_recorded(log, make)
     assert reading.losses[log.updates - 1].tolist() == log.losses.tolist()

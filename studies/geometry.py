@@ -79,8 +79,8 @@ def _as_people_train(steps: int) -> list[Cell]:
 
 def short_settings() -> list[Setting]:
     """The settings of (b) up to 4,000 updates."""
-    found = [one for study in STUDIES for one in judged(DATA.parent, study) if decides(one)]
-    return [one.setting for one in found if one.setting.cell.steps <= 4_000]
+    settings = [one for study in STUDIES for one in judged(DATA.parent, study) if decides(one)]
+    return [one.setting for one in settings if one.setting.cell.steps <= 4_000]
 
 
 def _long_runs() -> list[PlannedRow]:
@@ -103,14 +103,14 @@ def paired(rows: Rows, setting: Setting, stored: Rows) -> tuple[float, float] | 
     The cost is that of `regret`, against the best hand-set length on the same seed.
     """
     cell, best = setting.cell, setting.best(stored)
-    ours, theirs = (rows.losses("cells", cell, name) for name in (DEFAULT, EARLIER))
+    losses, before = (rows.losses("cells", cell, name) for name in (DEFAULT, EARLIER))
     least = stored.losses("cells", cell, best)
-    seeds = [seed for seed in setting.seeds if seed in ours and seed in theirs]
+    seeds = [seed for seed in setting.seeds if seed in losses and seed in before]
     if not seeds:
         return None
     first = stored.first_loss("cells", cell, best, seeds)
     low = statistics.fmean(least[seed] for seed in seeds)
-    now, before = (statistics.fmean(regret(some[seed], low, first) for seed in seeds) for some in (ours, theirs))
+    now, before = (statistics.fmean(regret(some[seed], low, first) for seed in seeds) for some in (losses, before))
     return now, before
 
 
@@ -166,9 +166,11 @@ def rates_table(rows: Rows) -> str:
     every, lines = Rows([*Rows.load(DATA / "realistic.jsonl"), *rows]), []
     for name in (DEFAULT, EARLIER, "linear 0", "linear 0.02", "linear 0.1", "linear 0.4", "tenth 0.5"):
         each = [sweep(every, PEOPLE, _at_all_rates(optimizer), [name], [TUNING_SEED]) for optimizer in OPTIMIZERS]
-        found = [one.sensitivity(name) for one in each if one is not None]
-        if len(found) == len(OPTIMIZERS):
-            lines.append([title(name), *(f"{one:.3f}" for one in found), f"{statistics.fmean(found):.3f}"])
+        sensitivities = [one.sensitivity(name) for one in each if one is not None]
+        if len(sensitivities) == len(OPTIMIZERS):
+            lines.append(
+                [title(name), *(f"{one:.3f}" for one in sensitivities), f"{statistics.fmean(sensitivities):.3f}"]
+            )
     return comma_separated(["warm-up", *OPTIMIZERS, "mean"], lines)
 
 

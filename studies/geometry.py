@@ -110,8 +110,8 @@ def paired(rows: Rows, setting: Setting, stored: Rows) -> tuple[float, float] | 
         return None
     first = stored.first_loss("cells", cell, best, seeds)
     low = statistics.fmean(least[seed] for seed in seeds)
-    now, before = (statistics.fmean(regret(some[seed], low, first) for seed in seeds) for some in (losses, before))
-    return now, before
+    now, then = (statistics.fmean(regret(some[seed], low, first) for seed in seeds) for some in (losses, before))
+    return now, then
 
 
 def short_table(rows: Rows) -> str:
@@ -166,11 +166,9 @@ def rates_table(rows: Rows) -> str:
     every, lines = Rows([*Rows.load(DATA / "realistic.jsonl"), *rows]), []
     for name in (DEFAULT, EARLIER, "linear 0", "linear 0.02", "linear 0.1", "linear 0.4", "tenth 0.5"):
         each = [sweep(every, PEOPLE, _at_all_rates(optimizer), [name], [TUNING_SEED]) for optimizer in OPTIMIZERS]
-        sensitivities = [one.sensitivity(name) for one in each if one is not None]
-        if len(sensitivities) == len(OPTIMIZERS):
-            lines.append(
-                [title(name), *(f"{one:.3f}" for one in sensitivities), f"{statistics.fmean(sensitivities):.3f}"]
-            )
+        values = [one.sensitivity(name) for one in each if one is not None]
+        if len(values) == len(OPTIMIZERS):
+            lines.append([title(name), *(f"{one:.3f}" for one in values), f"{statistics.fmean(values):.3f}"])
     return comma_separated(["warm-up", *OPTIMIZERS, "mean"], lines)
 
 

@@ -124,13 +124,7 @@ def published_costs_table() -> str:
             "10%": [cost(one, one.steps // 10) for one in some],
             "paper": [adaptive[one] - min(loss for _, loss in hand[one]) for one in some],
         }
-        lines.append(
-            [
-                title,
-                len(some),
-                *(f"{np.mean(each):+.3f} ({max(each):+.3f})" for each in costs.values()),
-            ]
-        )
+        lines.append([title, len(some), *(f"{np.mean(each):+.3f} ({max(each):+.3f})" for each in costs.values())])
     return comma_separated(["optimizer", "settings", "default", "earlier default", "10%", "their Algorithm 1"], lines)
 
 

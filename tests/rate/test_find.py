@@ -115,11 +115,15 @@ def test_a_run_with_a_search_in_it_is_the_same_to_the_bit(maker: str, scheduler:
     assert run(True) == run(False)
 
 
+def interrupted() -> None:
+    raise KeyboardInterrupt("stop")
+
+
 # What a closure does wrong in its 21st call, and what is said: each leaves nothing behind.
 STEPS = "the closure steps the optimizer, which find_rate does"
 WRONG: dict[str, tuple[Callable[[nn.Module, Optimizer], Any], type[BaseException], str]] = {
-    "an error": (lambda model, opt: exec("raise ValueError('stop')"), ValueError, "stop"),
-    "Ctrl-C": (lambda model, opt: exec("raise KeyboardInterrupt('stop')"), KeyboardInterrupt, "stop"),
+    "an error": (lambda model, opt: float("stop"), ValueError, "stop"),
+    "Ctrl-C": (lambda model, opt: interrupted(), KeyboardInterrupt, "stop"),
     "no batch is left": (
         lambda model, opt: next(iter(())), ValueError,
         "the batches ended after 20 of 100 steps: let the closure start over, or pass steps=20$",

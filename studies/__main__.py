@@ -1,7 +1,7 @@
 """``python -m studies NAME …``: the benchmark, one of the other studies, or the pages.
 
 bench      makes the runs of the benchmark of warm-ups, or lists them
-geometry   makes those of the judgement by geometry
+geometry   prints the tables of the judgement by geometry
 peak_limit makes those of the judgement of a limit of the peak rate
 recovery   makes those of faults and of changing objectives, with recovery and without
 published  prices the default on the curves of the paper's authors; no run

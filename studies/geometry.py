@@ -1,7 +1,6 @@
 """Whether the optimizer's geometry should decide how long to warm up: Δ' as the paper calibrates it, by geometry.
 
-    python -m studies geometry STAGE...         make what is left of these stages, and store a row as each run finishes
-    python -m studies geometry --list           say what is left
+    python -m studies geometry                  print the tables of the finished runs
 
 Before, the warm-up ended when half of the first gap Δ0 was gone, under every optimizer, and the loss was averaged over
 5 % of the run. A candidate ("rule SHARE") takes Δ' = SHARE·Δ0. The paper's calibration of its LLaMA-124M (eq. 10,
@@ -35,56 +34,29 @@ worst beyond its worst there, better in the mean of (c) and of (a), and diverges
 not. If none is accepted, the best one by (a) and (c) is taken for runs of 16,000 updates and more alone, and the page
 says why. The plan is cut to about four CPU-hours: three times the rate has one seed and one bed.
 
-Commit 1c9615c6 holds the tasks of `short`, and makes its runs by `python -m studies.geometry short`.
+All runs are made. Commit 45dd2794 holds the code that made them, and 1c9615c6 the tasks of `short`.
 """
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
-from unittest import mock
 
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.analysis.statistics import Estimate, Losses
-from autowarm.schedule import core, planning
 
-from . import bench
 from .beds import PEOPLE
-from .bench import DATA, go_on, parser_of
+from .bench import DATA, parser_of
 from .entries import DEFAULT, title
 from .measures import STUDIES, TUNING_SEED, Setting, judged, mean_loss, regret, sweep, tuned_rates
 from .pages.groups import TEST_SEEDS, decides
 from .pages.tables import mean_and_worst, with_error
-from .rows import Cell, PlannedRow, Row, Rows
+from .rows import Cell, PlannedRow, Rows
 
 ROWS = DATA / "geometry.jsonl"
 EARLIER = "earlier"
 UNCLIPPED, TASK = "cells", "llama-bytes"
 OPTIMIZERS = ("lion", "adamw", "muon", "normsgd")
-
-
-@contextmanager
-def constants(schedule: str) -> Iterator[str]:
-    """The rule with the constants that a schedule names; yields the name of its entry."""
-    match schedule.split():
-        case ["rule", share]:
-            with mock.patch.dict(planning.PEAK_SHARES, dict.fromkeys(planning.PEAK_SHARES, float(share))):
-                yield DEFAULT
-        case ["earlier"]:
-            half = dict.fromkeys(planning.PEAK_SHARES, 0.5)
-            then: Any = {"AVERAGES": (0.05, 1, 0.05), "MAX_WARMUPS": (0.5, 2_000, 0.2)}
-            with mock.patch.dict(planning.PEAK_SHARES, half), mock.patch.multiple(core, **then):
-                yield DEFAULT
-        case _:
-            yield schedule
-
-
-def make(planned: PlannedRow) -> Row:
-    """Make a run in this process."""
-    with constants(planned.schedule) as known:
-        return {**bench.make(replace(planned, schedule=known)), "schedule": planned.schedule}
 
 
 def _long(steps: int) -> list[Cell]:
@@ -105,63 +77,24 @@ def _as_people_train(steps: int) -> list[Cell]:
     return [best[name][1] for name in OPTIMIZERS]
 
 
-def _hot(cell: Cell) -> Cell:
-    return Cell(cell.task, cell.optimizer, cell.steps, float(f"{3 * cell.lr:.3g}"))
-
-
 def short_settings() -> list[Setting]:
     """The settings of (b) up to 4,000 updates."""
-    found = [one for study in STUDIES for one in judged(DATA.parent, study) if decides(one)]
-    return [one.setting for one in found if one.setting.cell.steps <= 4_000]
+    settings = [one for study in STUDIES for one in judged(DATA.parent, study) if decides(one)]
+    return [one.setting for one in settings if one.setting.cell.steps <= 4_000]
 
 
-def _choice() -> list[PlannedRow]:
-    candidates = {"adamw": (DEFAULT, "rule 0.333", "rule 0.5"), "lion": ("rule 0.1", DEFAULT)}
-    return [
-        PlannedRow(UNCLIPPED, cell, name, 0) for cell in _long(16_000) for name in candidates.get(cell.optimizer, ())
-    ]
-
-
-def _judged() -> list[PlannedRow]:
-    beds = {UNCLIPPED: ((10, 11), _long(16_000)), PEOPLE: (TEST_SEEDS[:2], _as_people_train(16_000))}
-    return [PlannedRow(part, cell, DEFAULT, seed)
-            for part, (seeds, cells) in beds.items() for seed in seeds for cell in cells]  # fmt: skip
-
-
-def _at_three_times() -> list[PlannedRow]:
-    return [
-        PlannedRow(UNCLIPPED, _hot(cell), name, 10)
-        for cell in _long(16_000)
-        for name in (DEFAULT, EARLIER, "linear 0.1", "linear 0.4")
-    ]
-
-
-def _longest() -> list[PlannedRow]:
-    return [PlannedRow(UNCLIPPED, cell, DEFAULT, 0) for cell in _long(64_000)]
+def _long_runs() -> list[PlannedRow]:
+    """The runs of (c) under the default: judged, at three times the tuned rate, and of 64,000 updates."""
+    tuned, people = _long(16_000), _as_people_train(16_000)
+    hot = [replace(cell, lr=float(f"{3 * cell.lr:.3g}")) for cell in tuned]
+    runs = [(UNCLIPPED, tuned, seed) for seed in (10, 11)] + [(PEOPLE, people, seed) for seed in TEST_SEEDS[:2]]
+    runs += [(UNCLIPPED, hot, 10), (UNCLIPPED, _long(64_000), 0)]
+    return [PlannedRow(part, cell, DEFAULT, seed) for part, cells, seed in runs for cell in cells]
 
 
 def _at_all_rates(optimizer: str) -> list[Cell]:
     rows = Rows.load(DATA / "realistic.jsonl")
     return [cell for cell in rows.cells(PEOPLE) if (cell.optimizer, cell.steps) == (optimizer, 4_000)]
-
-
-def _rates() -> list[PlannedRow]:
-    return [PlannedRow(PEOPLE, cell, DEFAULT, TUNING_SEED) for name in OPTIMIZERS for cell in _at_all_rates(name)]
-
-
-def _short() -> list[PlannedRow]:
-    """Seed by seed, so that a part of the runs is a complete design; no candidate was chosen on any of them."""
-    return [
-        PlannedRow("cells", one.cell, DEFAULT, one.seeds[place])
-        for place in range(3)
-        for one in short_settings()
-        if place < len(one.seeds)
-    ]
-
-
-STAGES = {
-    "choice": _choice, "long": _judged, "hot": _at_three_times, "longest": _longest, "rates": _rates, "short": _short,
-}  # fmt: skip
 
 
 def paired(rows: Rows, setting: Setting, stored: Rows) -> tuple[float, float] | None:
@@ -170,15 +103,15 @@ def paired(rows: Rows, setting: Setting, stored: Rows) -> tuple[float, float] | 
     The cost is that of `regret`, against the best hand-set length on the same seed.
     """
     cell, best = setting.cell, setting.best(stored)
-    ours, theirs = (rows.losses("cells", cell, name) for name in (DEFAULT, EARLIER))
+    losses, before = (rows.losses("cells", cell, name) for name in (DEFAULT, EARLIER))
     least = stored.losses("cells", cell, best)
-    seeds = [seed for seed in setting.seeds if seed in ours and seed in theirs]
+    seeds = [seed for seed in setting.seeds if seed in losses and seed in before]
     if not seeds:
         return None
     first = stored.first_loss("cells", cell, best, seeds)
     low = statistics.fmean(least[seed] for seed in seeds)
-    now, before = (statistics.fmean(regret(some[seed], low, first) for seed in seeds) for some in (ours, theirs))
-    return now, before
+    now, then = (statistics.fmean(regret(some[seed], low, first) for seed in seeds) for some in (losses, before))
+    return now, then
 
 
 def short_table(rows: Rows) -> str:
@@ -208,8 +141,8 @@ def long_table(rows: Rows) -> str:
     stored = {UNCLIPPED: Rows.load(DATA / "horizon.jsonl"), PEOPLE: Rows.load(DATA / "realistic.jsonl")}
     names, lines = (DEFAULT, EARLIER, "linear 0", "linear 0.02", "linear 0.1", "linear 0.4"), []
     groups: dict[tuple[str, Cell], list[int]] = defaultdict(list)
-    for run in (*_judged(), *_at_three_times(), *_longest()):
-        if run in rows and run.schedule == DEFAULT:
+    for run in _long_runs():
+        if run in rows:
             groups[run.part, run.cell].append(run.seed)
     for (part, cell), seeds in groups.items():
         every = Rows([*stored[part], *rows])
@@ -233,22 +166,14 @@ def rates_table(rows: Rows) -> str:
     every, lines = Rows([*Rows.load(DATA / "realistic.jsonl"), *rows]), []
     for name in (DEFAULT, EARLIER, "linear 0", "linear 0.02", "linear 0.1", "linear 0.4", "tenth 0.5"):
         each = [sweep(every, PEOPLE, _at_all_rates(optimizer), [name], [TUNING_SEED]) for optimizer in OPTIMIZERS]
-        found = [one.sensitivity(name) for one in each if one is not None]
-        if len(found) == len(OPTIMIZERS):
-            lines.append([title(name), *(f"{one:.3f}" for one in found), f"{statistics.fmean(found):.3f}"])
+        values = [one.sensitivity(name) for one in each if one is not None]
+        if len(values) == len(OPTIMIZERS):
+            lines.append([title(name), *(f"{one:.3f}" for one in values), f"{statistics.fmean(values):.3f}"])
     return comma_separated(["warm-up", *OPTIMIZERS, "mean"], lines)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Make the missing runs of the named stages, or list what is left of all."""
-    parser = parser_of("geometry", __doc__)
-    parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
-    parser.add_argument("--list", action="store_true", help="say what is left")
-    given = parser.parse_args(argv)
-    for name in given.stages or STAGES:
-        runs, rows = STAGES[name](), Rows.load(ROWS)
-        print(f"{name}: {sum(run in rows for run in runs)} of {len(runs)} runs made", flush=True)
-        if not given.list:
-            go_on(runs, ROWS, make)
+    """Print the tables."""
+    parser_of("geometry", __doc__).parse_args(argv)
     rows = Rows.load(ROWS)
     print(short_table(rows), long_table(rows), rates_table(rows), sep="\n")

@@ -45,7 +45,7 @@ def model(setting: Published) -> tuple[float, float]:
     logs = [math.log((min(loss for _, loss in hand[one]) - FLOOR) / (FIRST_LOSS - FLOOR)) for one in both]
 
     def lacking(log_s0: float) -> float:  # both lengths have one α
-        slopes = [found / math.log1p(s / math.exp(log_s0)) for found, s in zip(logs, sums, strict=True)]
+        slopes = [log / math.log1p(s / math.exp(log_s0)) for log, s in zip(logs, sums, strict=True)]
         return slopes[0] - slopes[1]
 
     s0 = math.exp(brentq(lacking, -12.0, 8.0))
@@ -124,7 +124,7 @@ def published_costs_table() -> str:
             "10%": [cost(one, one.steps // 10) for one in some],
             "paper": [adaptive[one] - min(loss for _, loss in hand[one]) for one in some],
         }
-        lines.append([title, len(some), *(f"{np.mean(found):+.3f} ({max(found):+.3f})" for found in costs.values())])
+        lines.append([title, len(some), *(f"{np.mean(each):+.3f} ({max(each):+.3f})" for each in costs.values())])
     return comma_separated(["optimizer", "settings", "default", "earlier default", "10%", "their Algorithm 1"], lines)
 
 

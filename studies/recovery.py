@@ -165,10 +165,10 @@ def lost(rows: Rows, run: Run) -> float:
 
 def lines(rows: Rows) -> dict[str, list[Run]]:
     """The runs of each line of the table whose runs are all made."""
-    found: dict[str, list[Run]] = {}
+    runs_by_label: dict[str, list[Run]] = {}
     for run in plan():
-        found.setdefault(run.label, []).append(run)
-    return {label: runs for label, runs in found.items() if all(run.planned in rows for run in runs)}
+        runs_by_label.setdefault(run.label, []).append(run)
+    return {label: runs for label, runs in runs_by_label.items() if all(run.planned in rows for run in runs)}
 
 
 def faults_table(rows: Rows) -> str:

@@ -106,20 +106,20 @@ class Rows:
         Raises:
             LabError: the run of a given seed has not been made.
         """
-        found = self._seeds.get((part, cell, schedule), {})
+        rows_by_seed = self._seeds.get((part, cell, schedule), {})
         if seeds is None:
-            return found
-        if left := [seed for seed in seeds if seed not in found]:
+            return rows_by_seed
+        if left := [seed for seed in seeds if seed not in rows_by_seed]:
             raise LabError(f"{cell.name} has not been run under {schedule!r} with the seeds {left} (part {part!r})")
-        return {seed: found[seed] for seed in seeds}
+        return {seed: rows_by_seed[seed] for seed in seeds}
 
     def cells(self, part: str) -> Mapping[Cell, Sequence[str]]:
         """The cells of a part, sorted, each with the schedules that have been run in it."""
-        found: dict[Cell, list[str]] = {}
+        schedules: dict[Cell, list[str]] = {}
         for of, cell, schedule in sorted(self._seeds):
             if of == part:
-                found.setdefault(cell, []).append(schedule)
-        return found
+                schedules.setdefault(cell, []).append(schedule)
+        return schedules
 
     def losses(self, part: str, cell: Cell, schedule: str, seeds: Sequence[int] | None = None) -> Losses:
         """The held-out losses of these `runs`, by seed; infinite if the run diverged."""

@@ -173,25 +173,6 @@ def test_the_loss_reaches_a_transformation_inside() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inner", "options", "error", "message"),
-    [
-        (100, {}, TypeError, "the first argument is an optax transformation, got a int"),
-        (None, {"total_steps": 0}, ValueError, "total_steps must be a whole number"),
-        (None, {"total_steps": None}, ValueError, "needs a flat decay"),
-        (None, {"decay": "cosin"}, ValueError, "unknown decay 'cosin'"),
-        (None, {"div": 1.0}, ValueError, "div must be greater than 1"),
-        (None, {"final_ratio": 2.0}, ValueError, "final_ratio must be in"),
-        (None, {"target_loss": math.nan}, ValueError, "target_loss must be finite"),
-        (None, {"step": "lion"}, ValueError, "step is one of adam, lmo, or None, got 'lion'"),
-        (None, {"peak_limit": -1.0}, ValueError, "peak_limit must be positive"),
-    ],
-)
-def test_bad_arguments(inner: Any, options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        adaptive_warmup(inner or optax.sgd(1.0), **({"total_steps": T} | options))
-
-
-@pytest.mark.parametrize(
     ("inner", "step", "norm"),
     [(optax.lion, "lmo", 8.0), (optax.adam, "adam", 0.35 * 8.0), (optax.lion, None, 0.0)],
 )

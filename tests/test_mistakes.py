@@ -10,12 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import optax
 import pytest
 import torch
 from torch import nn
 
 import autowarm
-from autowarm import geometry, theory
+from autowarm import geometry, jax, theory
 from autowarm.geometry import total_kappa
 from autowarm.lab.commands import main
 from autowarm.schedule import Profile, calibrate, objective
@@ -95,6 +96,12 @@ API = {
     "SpikeGuard(opt, None).load_state_dict(sched.state_dict())": "not the state of SpikeGuard: it is that of AdaptiveWarmup",
     **{f"AdaptiveWarmup(Lion([{{'params': [*net.parameters()], 'warmup': {given}}}]), 60)": f"group 0 has warmup={given}: it must be True or False" for given in ("'no'", None)},
     "AdaptiveWarmup(opt, 100, max_nonfinite=0)": "max_nonfinite|at least 1",
+    "AdaptiveWarmup(opt, 100, target_loss=5.0).step(4.0)": "f(x0) = 4 is not above the target loss f* = 5",
+    "AdaptiveWarmup(opt, 100, target_loss=0.5, peak_gap=3.0).step(2.0)": "between 0 and the first gap f(x0) − f* = 1.5, got 3",
+    "AdaptiveWarmup(Lion([{'params': [w], 'decay': 0.5}]), 100)": "group 0 has decay=0.5, and no group has a decay of its own: give decay= to",
+    **{f"AdaptiveWarmup(torch.optim.SGD([{{'params': [w], 'lr': {lr}}}], lr=0.1), 100)": "every group's lr must be finite and not negative, and one positive"
+       for lr in ("math.nan", "math.inf", "torch.tensor(math.nan)")},
+    "sched.optimizer.param_groups.append({'params': [], 'lr': -0.1}) or sched.step(1.0)": "a parameter group was added with lr=-0.1",
     'AdaptiveWarmup(opt, 100, calibration="muon")': "geometry 'muon'|'spectral'",
     "AdaptiveWarmup(opt, 100, chance_loss=0.0)": "chance_loss must be positive and finite, got 0.0",
     'AdaptiveWarmup(opt, 100, target_loss=float("nan"))': "target_loss|finite",
@@ -236,6 +243,22 @@ API = {
         "{'features': torch.eye(4).double()}": "16 columns",
     }.items()},
     **{f"theory.barrier({given})": "ρ = 1 + 2/p" for given in ("0.0", "1e-3", "math.inf", "math.nan")},
+    **{f"adaptive_warmup({given})": words for given, words in {
+        "100, 60": "the first argument is an optax transformation, got a int",
+        "optax.sgd(1.0), 0": "total_steps must be a whole number",
+        "optax.sgd(1.0), None": "needs a flat decay",
+        "optax.sgd(1.0), 60, decay='cosin'": "unknown decay 'cosin'",
+        "optax.sgd(1.0), 60, div=1.0": "div must be greater than 1",
+        "optax.sgd(1.0), 60, final_ratio=2.0": "final_ratio must be in",
+        "optax.sgd(1.0), 60, target_loss=math.nan": "target_loss must be finite",
+        "optax.sgd(1.0), 60, step='lion'": "step is one of adam, lmo, or None, got 'lion'",
+        "optax.sgd(1.0), 60, peak_limit=-1.0": "peak_limit must be positive",
+    }.items()},
+    "theory.descend(BARRIER, 0 * w.double(), lambda gap: 0.1, 0)": "steps must be at least 1",
+    "theory.descend(BARRIER, 100 + w.double(), lambda gap: 0.1, 5)": "outside the domain",
+    "theory.check_theorem_2(theory.descend(BARRIER, 0 * w.double(), lambda gap: 0.1, 5))": "needs a weight decay in (0",
+    "theory.check_theorem_3(theory.descend(BARRIER, 0 * w.double(), lambda gap: 0.1, 5))": "is about a FiniteSum",
+    "theory.check_theorem_3()": "all runs must have one length",
     "theory.FiniteSum([])": "share",
     "theory.FiniteSum([theory.CompositeProblem(geometry.Frobenius(), x * w.double()) for x in (1, 2)])": "share",
     "theory.FiniteSum([theory.CompositeProblem(geometry.Sign(), w.double())])": "share",
@@ -274,6 +297,8 @@ def names(folder: Path) -> dict[str, Any]:
         "closure": lambda: net(torch.ones(2, 4)).square().mean(),
         "output": type("ModelOutput", (SimpleNamespace,), {})(loss=1.0, global_step=0),
         "OWN": Profile(1.0, 100.0, 4.9, 2.0, rho=3.0),
+        "BARRIER": theory.CompositeProblem(geometry.Frobenius(), 0 * net[0].weight.detach().double() + 0.1, theory.barrier()),
+        "adaptive_warmup": jax.adaptive_warmup, "optax": optax,
         "text": folder / "letter.txt",
         "transformers": transformers, "lightning": lightning, "Accelerator": Accelerator,
         "WarmupScheduler": accelerate.WarmupScheduler, "WarmupTrainer": transformers.WarmupTrainer, "Trainer": Trainer,
@@ -291,7 +316,7 @@ def speaks(message: str, words: str) -> None:
 @pytest.mark.parametrize(("typed", "words"), API.items(), ids=API)
 def test_a_mistake_in_code_is_named(typed: str, words: str, tmp_path: Path) -> None:
     with pytest.raises((TypeError, ValueError, OSError)) as caught:
-        exec(typed, names(tmp_path))
+        eval(typed, names(tmp_path))
     speaks(str(caught.value), words)
 
 

@@ -33,7 +33,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ._torch.devices import check_member, collective_device, is_capturing
+from ._torch.devices import check_member, collective_device
 from ._torch.modes import in_normal_mode
 from .optim.ranks.dtensors import local
 
@@ -112,7 +112,10 @@ def examine(source: Any, process_group: dist.ProcessGroup | None = None) -> "Evi
         zero[columns] += bool(is_zero and 4 * columns < rows)
         random[rows] += bool(not is_zero and 4 * rows < columns)
         if not math.isnan(score):
-            weight = 1 / _copies(p, world)
+            # By how many ranks hold the same entries; of a plain tensor we assume that all do.
+            places: Any = enumerate(getattr(p, "placements", ()))
+            replicas = math.prod(p.device_mesh.size(i) for i, place in places if place.is_replicate())
+            weight = 1 / (replicas if hasattr(p, "placements") else world)
             evidence.score += weight * score
             evidence.scored += weight
     evidence.paired = 2 * sum((zero & random).values())
@@ -142,30 +145,6 @@ class Evidence:
         if 2 * self.paired > self.matrices:
             return Verdict(True, "adapters", score, threshold)
         return Verdict(score > threshold, "matrices" if self.scored else "none", score, threshold)
-
-
-class FirstLook:
-    """The evidence from before a run's first update, which LoRA's zeros do not outlast."""
-
-    def __init__(self) -> None:
-        self._evidence: Evidence | None = None
-
-    def take(self, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup | None) -> None:
-        """Examine the weights now, unless a graph is being captured. The last look before the verdict counts."""
-        params = (p for each in optimizer.param_groups for p in each["params"])
-        if not any(is_capturing(device) for device in {p.device for p in params}):
-            self._evidence = examine(optimizer, group)
-
-    def verdict(self, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup | None) -> Verdict:
-        """The verdict of all ranks, from the weights now if there was no look: in Algorithm 1's order, for example."""
-        return (self._evidence or examine(optimizer, group)).verdict(group)
-
-
-def _copies(p: Any, world: int) -> int:
-    """How many ranks hold the same entries; of a plain tensor we assume that all do."""
-    if not hasattr(p, "placements"):
-        return world
-    return math.prod(p.device_mesh.size(i) for i, place in enumerate(p.placements) if place.is_replicate())
 
 
 def _gain(v: Tensor) -> Tensor:

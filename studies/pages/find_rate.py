@@ -28,11 +28,11 @@ def find_rate_table(data: Path) -> str:
     lines = []
     for kind in SEARCHES:
         rows = _searches(data, kind)
-        found = [*_compared(rows, tuned)]
-        shares = [statistics.fmean(1 / most <= ratio <= most for ratio, _ in found) for most in (3.0001, 5)]
+        compared = [*_compared(rows, tuned)]
+        shares = [statistics.fmean(1 / most <= ratio <= most for ratio, _ in compared) for most in (3.0001, 5)]
         lines.append([
-            f"{len({row['task'] for row in rows})} that it was {kind}", f"{len(found)} of {len(rows)}",
-            *(f"{100 * x:.0f}%" for x in (*shares, statistics.fmean(inside for _, inside in found))),
+            f"{len({row['task'] for row in rows})} that it was {kind}", f"{len(compared)} of {len(rows)}",
+            *(f"{100 * x:.0f}%" for x in (*shares, statistics.fmean(inside for _, inside in compared))),
         ])  # fmt: skip
     return comma_separated(["tasks", "suggests a rate", "within a factor of 3", "within a factor of 5",
                             "tuned rate inside the interval"], lines)  # fmt: skip
@@ -53,9 +53,9 @@ def _compared(
 def searches_figure(data: Path) -> Figure:
     """A stored search that finds a rate, and one that cannot tell."""
     figure = Figure(figsize=(8.4, 3.4), layout="constrained")
-    found = {(row["task"], row["opt"]): row for row in _searches(data, "developed on")}
+    rows_by_task = {(row["task"], row["opt"]): row for row in _searches(data, "developed on")}
     for axes, (task, optimizer, title) in zip(figure.subplots(1, 2), SHOWN, strict=True):
-        _search(found[task, optimizer]).plot(ax=axes).set_title(title)
+        _search(rows_by_task[task, optimizer]).plot(ax=axes).set_title(title)
     return figure
 
 

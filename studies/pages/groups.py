@@ -40,8 +40,8 @@ def groups(data: Path, main: Sequence[Judged]) -> dict[str, Group]:
         cell = one.setting.cell
         return cell.steps == SHORTEST and cell.lr > 2 * rates.get((cell.task, cell.optimizer, cell.steps), math.inf)
 
-    def some(name: str, which: Callable[[Judged], bool], found: Iterable[Judged] = main) -> Group:
-        return Group(name, [one.regrets for one in found if which(one)])
+    def some(name: str, which: Callable[[Judged], bool], settings: Iterable[Judged] = main) -> Group:
+        return Group(name, [one.regrets for one in settings if which(one)])
 
     def tuned(steps: int) -> Group:
         name = f"{steps:,} updates as people train, tuned"

@@ -74,12 +74,12 @@ def with_tables(page: Path) -> str:
         LabError: there is no such table.
     """
 
-    def shown(found: re.Match[str]) -> str:
+    def with_table(comment: re.Match[str]) -> str:
         try:
-            with open(page.parent / found[2], newline="", encoding="utf-8") as file:
+            with open(page.parent / comment[2], newline="", encoding="utf-8") as file:
                 headings, *lines = csv.reader(file)
         except FileNotFoundError:
-            raise LabError(f"{page.name} shows {found[2]}, which is not there: name a CSV beside the page") from None
-        return f"{found[1]}{table(headings, lines, pad='')}\n\n"
+            raise LabError(f"{page.name} shows {comment[2]}, which is not there: name a CSV beside the page") from None
+        return f"{comment[1]}{table(headings, lines, pad='')}\n\n"
 
-    return _SHOWN.sub(shown, page.read_text(encoding="utf-8")).rstrip("\n") + "\n"
+    return _SHOWN.sub(with_table, page.read_text(encoding="utf-8")).rstrip("\n") + "\n"

@@ -57,23 +57,6 @@ def test_the_rates_and_weights_are_a_plain_loops(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(parts[0].parameters(), plain.parameters(), strict=True))
 
 
-def test_what_restores_weights_refuses_a_loss_before_its_backward_pass() -> None:
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-    bare = make_model()
-    model, opt = accelerator.prepare(bare, Lion(bare.parameters(), lr=LR))
-    sched = WarmupScheduler(accelerator, opt, STEPS, recover=True)
-    for i in range(2):
-        with accelerator.accumulate(model):
-            loss = micro_loss(model, i)
-            sched.step(loss)
-            if accelerator.sync_gradients:  # now the scheduler has stepped
-                with pytest.raises(RuntimeError, match=r"call step\(loss\) after loss.backward\(\)"):
-                    accelerator.backward(loss)
-            else:
-                accelerator.backward(loss)
-                opt.step()
-
-
 @pytest.mark.parametrize("prepared", [False, True])
 def test_a_plain_scheduler_needs_no_plug_in_and_is_left_alone_by_prepare(prepared: bool, tmp_path: Path) -> None:
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)

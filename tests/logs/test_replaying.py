@@ -51,8 +51,8 @@ def test_a_warm_up_that_is_only_bounded_is_said_to_be() -> None:
 def test_rates_logged_now_and_then_give_nearly_the_closed_loop_of_all() -> None:
     losses, rates = 2.0 + 6.0 * np.exp(-np.arange(3000) / 300), np.minimum(1.0, np.arange(1, 3001) / 300)
     every, seldom = np.arange(1, 3001), np.arange(150, 3001, 150)
-    whole = replay((every, losses, rates), whole=False)
-    sparse = replay(make_log("a", every, losses, seldom, rates[seldom - 1]), whole=False)
+    whole = replay((every, losses, rates))
+    sparse = replay(make_log("a", every, losses, seldom, rates[seldom - 1]))
     assert sparse.warmup_steps == whole.warmup_steps
 
 

@@ -49,7 +49,7 @@ def curve(falls: float, noise: float = 0.05) -> np.ndarray:
 def test_as_recorded_is_the_scheduler_driven_by_hand_to_the_bit(falls: float, broken: tuple[int, ...]) -> None:
     losses = curve(falls)
     losses[list(broken)] = math.nan
-    reading = as_recorded(make_log("a", range(1, T + 1), losses, [1, T], [0.3, 0.3]), make, whole=True)
+    reading = as_recorded(make_log("a", range(1, T + 1), losses, [1, T], [0.3, 0.3]), make)
     schedule, rates = by_hand(losses.tolist(), 0.3)
     assert reading.rates.tolist() == rates
     assert np.array_equal(reading.losses, losses, equal_nan=True)
@@ -83,12 +83,12 @@ def test_the_closed_loop_is_the_run_that_it_stands_for(falls: float, warmup: int
     steps = np.unique([*range(0, T, every), T - 1])
     log = make_log("a", steps + 1, [loss_at(float(sums[i])) for i in steps], steps + 1, rates[steps])
     schedule = loop_over(loss_at, 0.3)
-    reading = closed_loop(log, make, whole=True)
+    reading = closed_loop(log, make)
     assert schedule.ended_by == reading.ended_by
     assert reading.ended_by == "loss"
     assert reading.warmup_steps == pytest.approx(schedule.warmup_steps, abs=1 if every == 1 else 8)
     # A reading that ignores the rates says something else.
-    assert abs(as_recorded(log, make, whole=False).warmup_steps - schedule.warmup_steps) > 10
+    assert abs(as_recorded(log, make).warmup_steps - schedule.warmup_steps) > 10
 
 
 def given(monkeypatch: pytest.MonkeyPatch, shares: Iterator[float]) -> None:
@@ -108,7 +108,7 @@ def test_a_schedule_that_repeats_the_recorded_rates_reads_the_recorded_losses(mo
     rates = 0.3 * np.minimum(1.0, (1 + np.arange(T)) / 50)
 
     given(monkeypatch, iter([*(rates / 0.3).tolist(), 0.0]))
-    reading = closed_loop(make_log("a", range(1, T + 1), losses, range(1, T + 1), rates), make, whole=True)
+    reading = closed_loop(make_log("a", range(1, T + 1), losses, range(1, T + 1), rates), make)
     assert reading.losses.tolist() == losses.tolist()
 
 
@@ -120,11 +120,11 @@ def sparse(noise: float) -> Log:
 
 @pytest.mark.parametrize("read", [as_recorded, closed_loop])
 def test_between_logged_losses_the_noise_has_the_size_of_theirs(read: Any) -> None:
-    reading = read(sparse(0.2), make, whole=True)
+    reading = read(sparse(0.2), make)
     known = reading.losses[:2000]
     # Half the mean squared difference between neighbours is the variance of the noise.
     assert math.sqrt(np.mean(np.diff(known) ** 2) / 2) == pytest.approx(0.2, rel=0.15)
-    again = read(sparse(0.2), make, whole=True)
+    again = read(sparse(0.2), make)
     assert again.losses.tolist() == reading.losses.tolist()
 
 
@@ -135,28 +135,15 @@ def test_a_slower_schedule_meets_as_much_noise_from_one_update_to_the_next(
     losses = 5.0 + 0.2 * np.random.default_rng(2).standard_normal(8000)
     log = make_log("a", range(1, 8001), losses, [1], [1.0])
     given(monkeypatch, itertools.repeat(share))
-    read = closed_loop(log, make, whole=True).losses
+    read = closed_loop(log, make).losses
     assert math.sqrt(np.mean(np.diff(read) ** 2) / 2) == pytest.approx(0.2, rel=0.1)
     assert (read.tolist() == losses.tolist()) == (share == 1.0)
-
-
-def test_logged_losses_of_a_sparse_log_stay_as_they_are() -> None:
-    log = sparse(0.2)
-    reading = as_recorded(log, make, whole=True)
-    assert reading.losses[log.updates - 1].tolist() == log.losses.tolist()
-
-
-def test_a_reading_may_stop_at_the_end_of_the_warm_up() -> None:
-    log = make_log("a", range(1, T + 1), curve(60.0), [1], [0.3])
-    short, whole = as_recorded(log, make, whole=False), as_recorded(log, make, whole=True)
-    assert short.warmup_steps == whole.warmup_steps == len(short.rates)
-    assert len(whole.rates) == T
 
 
 def test_past_the_end_of_an_unfinished_log_the_last_loss_stays() -> None:
     log = make_log("a", range(1, 101), curve(1e6)[:100], [1], [0.3], total_steps=T)
     assert any("end at update 100 of 400" in note for note in log.notes)
-    for reading in (as_recorded(log, make, whole=True), closed_loop(log, make, whole=True)):
+    for reading in (as_recorded(log, make), closed_loop(log, make)):
         assert len(reading.rates) == T
         assert reading.losses[-1] == log.losses[-1]
         assert (reading.warmup_steps, reading.ended_by) == (T // 2, "clock")
@@ -165,6 +152,12 @@ def test_past_the_end_of_an_unfinished_log_the_last_loss_stays() -> None:
 def test_a_scheduler_that_stops_a_run_is_reported() -> None:
     losses = curve(1e6)
     losses[50:120] = math.nan
-    reading = as_recorded(make_log("a", range(1, T + 1), losses), make, whole=True)
+    reading = as_recorded(make_log("a", range(1, T + 1), losses), make)
     assert reading.warmup_steps is None
     assert any(note.startswith("the scheduler stops the run at update 70") for note in reading.notes)
+
+
+def test_logged_losses_of_a_sparse_log_stay_as_they_are() -> None:
+    log = sparse(0.2)
+    reading = as_recorded(log, make)
+    assert reading.losses[log.updates - 1].tolist() == log.losses.tolist()

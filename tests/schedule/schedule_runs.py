@@ -66,7 +66,6 @@ MODES = {
     "paper": lambda opt, T, **kw: AdaptiveWarmup.paper(opt, T, **({"target_loss": 0.5, "peak_gap": 4.0} | kw)),
     "no ramp": lambda opt, T, **kw: AdaptiveWarmup(opt, T, **({"max_warmup": None, "peak_gap": 4.0} | kw)),
 }
-every_mode = pytest.mark.parametrize("make", MODES.values(), ids=MODES)
 
 
 def saved(thing: Any) -> dict:

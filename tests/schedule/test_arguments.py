@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD
 from autowarm.optim import Together
@@ -13,47 +12,20 @@ from autowarm.schedule import Calibration, calibrate
 from tests.schedule.schedule_runs import PEAK, falling, group, make_optimizer, run, saved
 
 
-def test_an_unknown_optimizer_is_taken_as_frobenius_geometry_with_a_warning() -> None:
-    class Unheard(torch.optim.SGD):
-        pass
-
-    opt = Unheard([nn.Parameter(torch.zeros(2, 2))], lr=0.1)
-    with pytest.warns(UserWarning, match="geometry of Unheard is not known: its steps are taken as frobenius geometry"):
-        AdaptiveWarmup.paper(opt, 10, target_loss=1.0)
-    AdaptiveWarmup.paper(opt, 10, target_loss=1.0, calibration=Calibration(kappa=10.0))
-    AdaptiveWarmup.paper(opt, 10, target_loss=1.0, peak_gap=1.0)
-    AdaptiveWarmup.paper(opt, 10, target_loss=1.0, calibration="frobenius")
-    AdaptiveWarmup(opt, 10)  # none of them needs its geometry
-
-
-def test_a_peak_gap_beyond_the_first_gap() -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(), 10, target_loss=0.5, peak_gap=3.0)
-    scheduler.optimizer.step()
-    before = saved(scheduler)
-    with pytest.raises(ValueError, match=r"peak_gap must lie between 0 and the first gap f\(x0\) − f\* = 1.5, got 3"):
-        scheduler.step(2.0)
-    assert saved(scheduler)["state"] == before["state"]  # an error leaves it as it was
-
-
-@pytest.mark.parametrize("absent", [{}, {"profile": None, "peak_gap": None}])
-def test_algorithm_1_is_calibrated_whatever_is_given_as_none(absent: dict[str, None]) -> None:
-    unasked = AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, calibration=None, **absent)
-    run(unasked, falling(), range(1))
-    assert unasked.profile.peak_gap == calibrate(falling()(0) - 1.0, lr=PEAK, div=100.0, kappa=16.0).peak_gap
-    scheduler = AdaptiveWarmup.paper(
-        make_optimizer(), 10, target_loss=1.0, calibration=Calibration(sigma_f2=50.0), **absent
-    )
+@pytest.mark.parametrize("given", [{}, {"calibration": None, "profile": None, "peak_gap": None}])
+def test_algorithm_1_is_calibrated_whatever_is_given_as_none(given: dict[str, None]) -> None:
+    scheduler = AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, **given)
     run(scheduler, falling(), range(1))
-    asked = calibrate(falling()(0) - 1.0, lr=PEAK, div=100.0, kappa=16.0, sigma_f2=50.0)
-    assert scheduler.profile.peak_gap == asked.peak_gap
+    assert scheduler.profile.peak_gap == calibrate(falling()(0) - 1.0, lr=PEAK, div=100.0, kappa=16.0).peak_gap
 
 
-def test_numbers_of_other_libraries_are_plain_ones() -> None:
-    scheduler = AdaptiveWarmup(
-        make_optimizer(), np.int64(20), div=np.float32(50), target_loss=torch.tensor(0.5), max_warmup=np.float64(0.5)
-    )
+@pytest.mark.parametrize("total_steps", [1e3, np.float64(1000.0), np.int64(1000)])
+def test_numbers_of_other_libraries_are_plain_ones(total_steps: Any) -> None:
+    given = {"div": np.float32(50), "target_loss": torch.tensor(0.5), "max_warmup": np.float64(0.5)}
+    scheduler = AdaptiveWarmup(make_optimizer(), total_steps, **given)
     run(scheduler, falling(), range(3))
     assert saved(scheduler) == scheduler.state_dict()
+    assert (type(scheduler.total_steps), scheduler.total_steps) == (int, 1000)
 
 
 DEFAULTS = {1: 1, 3: 2, 100: 50, 8_000: 4_000, 8_001: 4_000, 12_000: 4_000, 12_003: 4_001, 64_000: 21_334, None: 2_000}
@@ -70,16 +42,6 @@ def test_the_longest_warmup_depends_on_the_run_or_is_given(total: int | None, gi
     if total is not None and total <= 100:
         run(scheduler, lambda t: 5.0, range(updates))
         assert (scheduler.ended_by, scheduler.warmup_steps) == ("clock", updates)
-
-
-@pytest.mark.parametrize("total_steps", [1e3, np.float64(1000.0), 1000, np.int32(1000)])
-def test_a_whole_number_may_have_a_point(total_steps: Any) -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(), total_steps)
-    assert scheduler.state_dict()["settings"]["total_steps"] == 1000
-    assert type(scheduler.total_steps) is int
-    scheduler.extend(2e3)
-    assert type(scheduler.total_steps) is int
-    assert scheduler.total_steps == 2000
 
 
 GEOMETRIES = {
@@ -151,15 +113,6 @@ def test_functions_are_compared_by_their_values(name: str) -> None:
         other.load_state_dict(saved(one))
 
 
-@pytest.mark.parametrize("decay", ["cosine", 0.5, None])
-def test_a_group_has_no_decay_of_its_own(decay: Any) -> None:
-    opt = torch.optim.SGD([{"params": [nn.Parameter(torch.ones(2))], "decay": decay}], lr=0.1)
-    with pytest.raises(ValueError, match="group 0 has decay=.*, and no group has a decay of its own: give decay= to"):
-        AdaptiveWarmup(opt, 100)
-    opt.defaults["decay"] = 0.5  # an option of the optimizer's own
-    AdaptiveWarmup(opt, 100)
-
-
 @pytest.mark.parametrize("late", [0, 5, 30])
 def test_a_negative_loss_leaves_no_scale(late: int) -> None:
     scheduler, given = (AdaptiveWarmup(make_optimizer(), 100, target_loss=target) for target in (None, -20.0))
@@ -181,3 +134,12 @@ def test_the_metrics_have_one_rate_for_each_distinct_peak(tensor: bool) -> None:
     assert list(rates) == ["lr", "lr_1", "lr_4"]
     assert rates["lr_4"] == 0.0  # a frozen group stays frozen
     assert list(rates.values()) == [float(opt.param_groups[i]["lr"]) for i in (0, 1, 4)]
+
+
+def test_a_peak_gap_beyond_the_first_gap() -> None:
+    scheduler = AdaptiveWarmup(make_optimizer(), 10, target_loss=0.5, peak_gap=3.0)
+    scheduler.optimizer.step()
+    before = saved(scheduler)
+    with pytest.raises(ValueError, match=r"peak_gap must lie between 0 and the first gap f\(x0\) − f\* = 1.5, got 3"):
+        scheduler.step(2.0)
+    assert saved(scheduler)["state"] == before["state"]  # an error leaves it as it was

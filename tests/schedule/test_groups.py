@@ -4,7 +4,7 @@ import copy
 import gc
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -71,17 +71,6 @@ def test_groups_that_share_one_tensor_have_rates_of_their_own() -> None:
         assert one == pytest.approx(other, rel=1e-12)
 
 
-BAD = (float("nan"), float("inf"), -0.1)
-
-
-@pytest.mark.parametrize("lr", BAD)
-def test_a_group_that_is_added_with_a_bad_rate_is_refused(lr: float) -> None:
-    scheduler = AdaptiveWarmup(torch.optim.SGD([group(), group()], lr=0.1), 60)
-    scheduler.optimizer.param_groups.append(group(lr=lr))
-    with pytest.raises(ValueError, match=f"a parameter group was added with lr={lr}"):
-        scheduler.optimizer.step()
-
-
 MOVES: dict[str, Callable[[list[dict]], object]] = {
     "the first goes": lambda groups: groups.pop(0),
     "the last goes": lambda groups: groups.pop(),
@@ -106,15 +95,6 @@ def test_groups_that_go_or_move_keep_their_rates(move: str, tensor: bool) -> Non
         if g["params"]:
             assert float(g["lr"]) == first[id(g["params"][0])]
             assert peak == float(g["initial_lr"])
-
-
-@every_lr
-@pytest.mark.parametrize("lr", BAD)
-def test_peak_rates_that_are_none(lr: float, tensor: bool) -> None:
-    opt = torch.optim.SGD([group(tensor), group(tensor)], lr=0.1)
-    opt.param_groups[1]["lr"] = rate(tensor, lr)
-    with pytest.raises(ValueError, match="every group's lr must be finite and not negative, and one positive"):
-        AdaptiveWarmup(opt, 10, calibration="sign")
 
 
 @every_lr
@@ -256,9 +236,6 @@ def test_one_tensor_as_the_rate_of_two_optimizers_is_refused(kind: Callable, gon
         AdaptiveWarmup(first, 30)  # a second schedule of the same optimizer
 
 
-# Inside `torch.inference_mode` and `torch.autocast`, in turns with steps outside
-
-
 MODES: dict[str, Any] = {
     "inference": torch.inference_mode,
     "no_grad": torch.no_grad,
@@ -267,33 +244,29 @@ MODES: dict[str, Any] = {
 
 
 @every_lr
-@pytest.mark.parametrize("turn", [1, 2, 3])
+@pytest.mark.parametrize("first", [0, 1], ids=["made inside", "made outside"])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_schedule_that_is_made_stepped_or_changed_in_a_mode_has_the_same_rates(
-    mode: str, turn: int, tensor: bool
+    mode: str, first: int, tensor: bool
 ) -> None:
-    """What is inside changes from turn to turn, at every so many updates."""
+    """Inside and outside in turns of five updates; the optimizer's step is refused in inference mode."""
     plain = made(tensor)
-
-    def inside(t: int) -> AbstractContextManager[object]:
-        return MODES[mode]() if t // 5 % (turn + 1) else nullcontext()
-
-    with inside(5 * (turn > 1)):
+    with nullcontext() if first else MODES[mode]():
         lr = rate(tensor)
     opt = make_optimizer(lr)
-    with inside(5 * (turn != 2)):
+    with nullcontext() if first else MODES[mode]():
         scheduler = AdaptiveWarmup(opt, 100)
     for t in range(60):
-        for one, before, after in ((plain, nullcontext(), nullcontext()), (scheduler, inside(t), inside(t))):
-            with before:
-                if t in (5, 10, 15):
+        for one, mode_of in ((plain, nullcontext), (scheduler, MODES[mode] if (t // 5 + first) % 2 else nullcontext)):
+            with mode_of():
+                if t in (5, 10):
                     one.load_state_dict(copy.deepcopy(one.state_dict()))
-                if t in (20, 25, 30):
+                if t in (20, 25):
                     one.optimizer.load_state_dict(copy.deepcopy(one.optimizer.state_dict()))
-                if t in (35, 40, 45):
+                if t in (35, 40):
                     one.extend(100 + t)
-            one.optimizer.step()  # which is refused in inference mode
-            with after:
+            one.optimizer.step()
+            with mode_of():
                 one.step(torch.tensor(falling()(t), dtype=torch.float64))
         assert [float(x) for x in scheduler.get_last_lr()] == [float(x) for x in plain.get_last_lr()]
         assert float(opt.param_groups[0]["lr"]) == float(plain.get_last_lr()[0])

@@ -14,7 +14,6 @@ from torch.optim.lr_scheduler import LinearLR, SequentialLR
 
 from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
 from autowarm.geometry import Frobenius, Spectral
-from autowarm.lab.data.images import scanned_digits
 from autowarm.optim import Together
 from autowarm.others import known
 from tests.programs import Launcher, results
@@ -67,6 +66,10 @@ def factor(optimizer: Optimizer, updates: int = 1, **options: Any) -> float | No
         (lambda ps: LMO(ps, lr=1.0, geometry=Frobenius(2.0, stacked=True)), (3, 6, 4)),
         (lambda ps: LMO(ps, lr=1.0, geometry="rows"), (6, 2, 3)),
         (lambda ps: LMO(ps, lr=1.0, geometry="columns"), (6, 4)),
+        *(
+            (lambda ps, radius=radius: torch.optim.Muon(ps, lr=1.0, weight_decay=0.0, adjust_lr_fn=radius), (9, 4))
+            for radius in (None, "original", "match_rms_adamw")
+        ),
     ],
 )
 def test_the_norm_of_a_step_is_known(make: Callable[[list[Tensor]], Optimizer], shape: tuple[int, ...]) -> None:
@@ -75,17 +78,8 @@ def test_the_norm_of_a_step_is_known(make: Callable[[list[Tensor]], Optimizer], 
     p.grad = torch.randn(shape)
     optimizer.step()
     expected = known.step_norm(optimizer, optimizer.param_groups[0], p.shape)
-    assert float((p.detach() - before).norm()) == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.parametrize("radius", [None, "original", "match_rms_adamw"])
-def test_the_norm_of_pytorchs_muon_is_known(radius: str | None) -> None:
-    p = weights(9, 4)
-    before, optimizer = p.detach().clone(), torch.optim.Muon([p], lr=1.0, weight_decay=0.0, adjust_lr_fn=radius)
-    p.grad = torch.randn(9, 4)
-    optimizer.step()
-    expected = known.step_norm(optimizer, optimizer.param_groups[0], p.shape)
-    assert float((p.detach() - before).norm()) == pytest.approx(expected, rel=0.2)  # its iterations are inexact
+    exact = not isinstance(optimizer, torch.optim.Muon)  # whose iterations are not
+    assert float((p.detach() - before).norm()) == pytest.approx(expected, rel=1e-4 if exact else 0.2)
 
 
 @pytest.mark.parametrize(
@@ -266,14 +260,18 @@ def test_another_length_in_the_warm_up_moves_it(total: int, ratio: float) -> Non
     assert rates[0] == rates[1]
 
 
-def test_another_length_in_the_decay_leaves_it() -> None:
-    scheduler = AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T, peak_limit=2.5)
+def test_another_length_in_the_decay_leaves_it_and_an_alarm_starts_from_it() -> None:
+    scheduler = AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T, recover="warn", peak_limit=2.5)
     with warnings.catch_warnings(action="ignore"):
         train(scheduler, range(60))
-    assert scheduler.phase == "decay"
-    before, rate = scheduler.metrics()["peak_limit"], scheduler.get_last_lr()
-    scheduler.extend(10 * T)
-    assert (scheduler.metrics()["peak_limit"], scheduler.get_last_lr()) == (before, rate)
+        assert scheduler.phase == "decay"
+        limit, rate = scheduler.metrics()["peak_limit"], scheduler.get_last_lr()
+        scheduler.extend(10 * T)
+        assert (scheduler.metrics()["peak_limit"], scheduler.get_last_lr()) == (limit, rate)
+        for _ in range(2):
+            scheduler.optimizer.step()
+            scheduler.step(math.nan)
+    assert scheduler.recoveries[0].peak_before == pytest.approx(HOT * limit)
 
 
 def test_after_a_milestone_it_looks_at_the_weights_of_then() -> None:
@@ -289,18 +287,6 @@ def test_after_a_milestone_it_looks_at_the_weights_of_then() -> None:
         with warnings.catch_warnings(action="ignore"):
             both.step() if t < 3 else ours.step(1.0)
     assert ours.metrics()["peak_limit"] == pytest.approx(min(1.0, 2.5 * norm / (HOT * 8) / math.sqrt(T)))
-
-
-def test_an_alarm_starts_from_the_limited_peak() -> None:
-    scheduler = AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T, recover="warn", peak_limit=2.5)
-    with warnings.catch_warnings(action="ignore"):
-        train(scheduler, range(60))
-        scheduler.optimizer.step()
-        scheduler.step(math.nan)
-        scheduler.optimizer.step()
-        scheduler.step(math.nan)
-    assert scheduler.recoveries
-    assert scheduler.recoveries[0].peak_before == pytest.approx(HOT * scheduler.metrics()["peak_limit"])
 
 
 @pytest.fixture(scope="module")
@@ -326,53 +312,3 @@ def test_ranks_share_one_limit(
 ) -> None:
     assert ranks[0][what] == ranks[1][what]
     assert ranks[0][what] == (None if make is None else pytest.approx(limit(make(network(), lr=0.1)), rel=1e-6))
-
-
-def digits() -> tuple[Tensor, Tensor]:
-    pixels, labels = scanned_digits()
-    return torch.as_tensor(pixels).flatten(1).float() / 16, torch.as_tensor(labels).long()
-
-
-def waves() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(2000, 8, generator=generator)
-    return x, torch.sin(x @ torch.randn(8, 4, generator=generator))
-
-
-def held_out_loss(make: Callable[..., Optimizer], lr: float, data: Callable, most: float | None) -> float:
-    """A small network's loss on a fifth of the data, after 4,000 updates on the rest."""
-    x, y = data()
-    loss_of = nn.functional.mse_loss if y.is_floating_point() else nn.functional.cross_entropy
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(x.shape[1], 48), nn.ReLU(), nn.Linear(48, 4 if y.is_floating_point() else 10))
-    optimizer = make(model, lr)
-    scheduler = AdaptiveWarmup(optimizer, 4000, peak_limit=most)
-    held_out, generator = torch.arange(len(x)) % 5 == 0, torch.Generator().manual_seed(1)
-    known, labels = x[~held_out], y[~held_out]
-    for _ in range(4000):
-        batch = torch.randint(len(known), (32,), generator=generator)
-        loss = loss_of(model(known[batch]), labels[batch])
-        loss.backward()
-        optimizer.step()
-        scheduler.step(loss)
-        optimizer.zero_grad()
-    return float(loss_of(model(x[held_out]), y[held_out]).detach())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("make", "tuned", "data"),
-    [
-        (Lion.from_model, 0.003, digits),
-        (Muon.from_model, 0.03, waves),
-        (lambda model, lr: AdamW(model.parameters(), lr), 0.01, waves),
-    ],
-    ids=["Lion", "Muon", "AdamW"],
-)
-def test_a_rate_30_times_too_high_loses_less_than_a_quarter(
-    make: Callable[..., Optimizer], tuned: float, data: Callable
-) -> None:
-    """Of these losses, which no run can lower below 0, so that a tuned run need not be made."""
-    with warnings.catch_warnings(action="ignore"):
-        limited, free = (held_out_loss(make, 30 * tuned, data, most) for most in (2.5, None))
-    assert limited < free / 4

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autowarm.schedule.calibration import FALLS, KINKS
-from autowarm.schedule.shapes import DECAYS, decay_shape, warmup_shape
+from autowarm.schedule.shapes import DECAYS, decay_shape
 
 FORMULAS = {
     "linear": lambda p: 1 - p,
@@ -33,11 +33,3 @@ def test_kinks_are_where_the_slope_jumps() -> None:
         h = 1e-6
         left, right = (shape(at) - shape(at - h)) / h, (shape(at + h) - shape(at)) / h
         assert abs(left - right) > 1
-
-
-def test_a_decay_of_ones_own() -> None:
-    def square_root(p: float) -> float:
-        return 1 - math.sqrt(p)
-
-    assert decay_shape(square_root) is square_root
-    assert warmup_shape(square_root) is square_root

@@ -1,11 +1,9 @@
 """What a warm-up costs: regret at one rate, sensitivity and excess over all rates."""
 
-import json
 import math
 from collections import Counter
 from typing import Any
 
-import numpy as np
 import pytest
 
 from autowarm.lab.config import LabError
@@ -17,7 +15,6 @@ from studies.measures import (
     Sweep,
     at_own_rates,
     judge,
-    judged,
     settings,
     sweep,
     tuned_rates,
@@ -25,7 +22,7 @@ from studies.measures import (
 )
 from studies.rows import Cell, PlannedRow, Rows
 
-from .conftest import DOCS, row_of, stored
+from .conftest import row_of, stored
 
 CELL = Cell("mlp", "muon", 1000, 0.03)
 SETTING = Setting(CELL, ("linear 0", "linear 0.1", "linear 0.4"), (0, 1))
@@ -83,13 +80,6 @@ def test_an_optimizer_is_left_out_until_its_runs_at_own_rates_are_made() -> None
     assert at_own_rates(rows, PEOPLE, 4_000, (77,)) == {}
 
 
-def test_every_setting_is_judged() -> None:
-    found = judged(DOCS / "data", "warm-up")
-    assert len({one.setting.cell for one in found}) == len(found) > 40
-    assert all(one.regrets.keys() >= {"linear 0", "linear 0.1", DEFAULT} for one in found)
-    assert min(one.regrets[one.best] for one in found) == max(one.regrets[one.best] for one in found) == 0.0
-
-
 def test_the_settings_of_a_study_are_those_that_its_rows_hold() -> None:
     counts = {name: len(settings(stored(name), seeds)) for name, seeds in STUDIES.items()}
     assert counts == {"warm-up": 46, "horizon": 24, "fresh": 25, "unseen": 30}
@@ -123,28 +113,6 @@ def test_the_tuned_rate_is_the_lower_of_two_equally_good_ones() -> None:
 def test_sensitivity_and_excess(losses: list[float], first: float, best: float, expected: tuple[float, float]) -> None:
     found = Sweep([0.1] * len(losses), {"one": losses, "other": [best]}, first)
     assert (found.sensitivity("one"), found.excess("one")) == pytest.approx(expected)
-
-
-def test_sensitivity_and_excess_of_the_stored_rows_agree_with_an_independent_computation() -> None:
-    """From the lines of the file by numpy: E over the rates of min(loss, first), less the lowest loss."""
-    names = (DEFAULT, "linear 0", "linear 0.1", "linear 0.4", "tenth 0.5")
-    files = [DOCS / "data" / "studies" / f"{name}.jsonl" for name in ("realistic", "geometry")]
-    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    every = [row for row in map(json.loads, lines) if row["seed"] == 100 and row["cell"]["steps"] == 4_000]
-    rows = stored("realistic")
-    for optimizer in ("adamw", "muon", "lion", "normsgd"):
-        some = [row for row in every if row["cell"]["optimizer"] == optimizer and row["schedule"] in names]
-        rates = sorted({row["cell"]["lr"] for row in some})
-        assert len(some) == len(names) * len(rates) == 25
-        first = some[0]["first_loss"]
-        table = np.full((len(names), len(rates)), first)  # entries × rates
-        for row in some:
-            if not row["diverged"]:
-                table[names.index(row["schedule"]), rates.index(row["cell"]["lr"])] = min(first, row["val_loss"])
-        found = sweep(rows, PEOPLE, [Cell("llama-bytes", optimizer, 4_000, lr) for lr in rates], names, [100])
-        assert isinstance(found, Sweep)
-        assert [found.sensitivity(name) for name in names] == pytest.approx(table.mean(1) - table.min(1), abs=1e-12)
-        assert [found.excess(name) for name in names] == pytest.approx(table.mean(1) - table.min(), abs=1e-12)
 
 
 def test_a_sweep_waits_for_all_of_its_runs_and_takes_means_over_the_seeds() -> None:

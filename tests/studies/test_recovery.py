@@ -12,12 +12,10 @@ from studies.recovery import (
     LINEAR,
     LONG,
     NONE,
-    SPIKE,
     Run,
     faults_table,
     faulty,
     lines,
-    losses_of,
     lost,
     make,
     plan,
@@ -79,18 +77,3 @@ def test_the_stored_runs_meet_what_was_written_before_them_but_at_hot_rates() ->
     hot = [run for label, runs in table.items() if label.startswith(("rate × 10", "rate × 30")) for run in runs]
     before, after = (sum(lost(rows, run) > 50.0 for run in hot if run.recovers == how) for how in (False, True))
     assert round(10 * (1 - after / before)) == 6
-
-
-def test_the_picture_shows_the_setting_that_is_nearest_to_the_mean() -> None:
-    rows = stored("faults")
-    costs = {run.cell: lost(rows, run) for run in lines(rows)["bad batch"] if not run.recovers}
-    mean = statistics.fmean(costs.values())
-    assert SPIKE[0].cell == min(costs, key=lambda cell: abs(costs[cell] - mean))
-
-
-def test_the_losses_of_a_run_are_those_of_its_row() -> None:
-    run = Run(SHORT, "bad batch", False, 3)
-    losses, recoveries = losses_of(run)
-    assert recoveries == []
-    assert losses[0] == make(run)["first_loss"]
-    assert max(range(60), key=losses.__getitem__) == 30

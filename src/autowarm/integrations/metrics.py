@@ -5,7 +5,7 @@ from ..schedule import AdaptiveWarmup
 __all__ = ["EndOfWarmup", "loggable_metrics"]
 
 
-def loggable_metrics(scheduler: AdaptiveWarmup, prefix: str = "autowarm") -> dict[str, float]:
+def loggable_metrics(scheduler: AdaptiveWarmup) -> dict[str, float]:
     """Return `AdaptiveWarmup.metrics` in a form that every logger accepts: numbers only, named ``autowarm/…``.
 
     The phase is 1 in decay, and 0 in warm-up. Values that are text or not yet known are left out.
@@ -21,7 +21,7 @@ def loggable_metrics(scheduler: AdaptiveWarmup, prefix: str = "autowarm") -> dic
     """
     metrics = scheduler.metrics()
     numbers = metrics | {"phase": int(metrics["phase"] == "decay")}
-    return {f"{prefix}/{name}": value for name, value in numbers.items() if isinstance(value, int | float)}
+    return {f"autowarm/{name}": value for name, value in numbers.items() if isinstance(value, int | float)}
 
 
 class EndOfWarmup:

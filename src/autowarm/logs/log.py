@@ -104,7 +104,6 @@ def make_log(
     rates: ArrayLike | None = None,
     *,
     total_steps: int | None = None,
-    used_warmup: int | None = None,
     averaged: bool = False,
     first_loss: float | None = None,
     end: float | None = None,
@@ -117,8 +116,7 @@ def make_log(
     Args:
         steps, losses: the logged losses in the order of the file. Steps count from 0 or 1.
         rate_steps, rates: the logged rates, at steps of their own; None if there are none.
-        total_steps, used_warmup, averaged, notes: see `Log`; None takes T from the last step, and the warm-up from the
-            rates.
+        total_steps, averaged, notes: see `Log`; None takes T from the last step.
         first_loss: the loss at the first update, for a log that begins later; None takes the first one logged.
         end: the last step that the log shows, if that has no loss.
         planned: T as the log states it, which counts unless the log goes on beyond.
@@ -153,14 +151,13 @@ def make_log(
     curve = _begun(curve, first_loss, averaged, notes)
     _note_what_is_missing(curve, averaged, end_of_losses, total, notes)
     # The rate of every update, and the warm-up that it shows.
-    logged, every_rate, at_most = None, None, False
+    logged, every_rate, used_warmup, at_most = None, None, None, False
     if rates is not None and rate_steps is not None:
         rate_curve = _checked(name, rate_steps, rates)
         logged = _usable_rates(Curve(rate_curve.at + shift, rate_curve.values), max(last, total), apart, notes)
     if logged is not None:
         every_rate = _every_rate(logged, last, notes)
-        if used_warmup is None:
-            used_warmup, at_most = _used(logged, notes)
+        used_warmup, at_most = _used(logged, notes)
     chosen = f"{', '.join(columns)}; " if columns else ""
     return Log(
         name, curve.at, curve.values, every_rate, total, used_warmup, averaged, tuple(notes), at_most, begins,

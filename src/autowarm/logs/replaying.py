@@ -17,6 +17,7 @@ from .result import Reading, Replay
 
 Make = Callable[[int], Plan]  # of a number of updates
 _LATE = 0.2  # of the run; a log that begins later says nothing about the warm-up
+_MOST_NONFINITE = 20  # in a row, at which the scheduler stops a run
 
 
 def replay(
@@ -28,7 +29,6 @@ def replay(
     step: str | None = None,
     lr: str | None = None,
     first_loss: float | None = None,
-    whole: bool = True,
     **options: Any,
 ) -> Replay:
     """Show where `AdaptiveWarmup` would have ended a past run's warm-up, beside the warm-up that was used.
@@ -50,7 +50,6 @@ def replay(
         run: the name of the run, or a part of it, if the file holds several.
         loss, step, lr: the names of columns; None finds them by the usual names.
         first_loss: the loss at update 1, for a log that begins later, such as ln(vocabulary) for a language model.
-        whole: whether to go on after the warm-up, to have the rates of the whole run; False takes less time.
         options: arguments of `AdaptiveWarmup` that need no optimizer, such as ``max_warmup``, or ``trained=True`` for
             fine-tuning, which a log does not show; a ``calibration`` needs κ.
 
@@ -99,8 +98,8 @@ def replay(
             "is over by then: give an earlier log, or the loss at update 1 with first_loss= (--first-loss)"
         )
     make = partial(plan_of, **options)
-    looped = None if chosen.rates is None else closed_loop(chosen, make, whole=whole)
-    return Replay(chosen, as_recorded(chosen, make, whole=whole), looped)
+    looped = None if chosen.rates is None else closed_loop(chosen, make)
+    return Replay(chosen, as_recorded(chosen, make), looped)
 
 
 def _refuse(options: dict[str, Any], why: str) -> None:
@@ -118,11 +117,10 @@ def _chosen(logs: list[Log], run: str | None, place: Any) -> Log:
     raise LogError(f"{place}: {which}; name one with run= (--run), or pass one of autowarm.logs.read's: {names}")
 
 
-def as_recorded(log: Log, make: Make, *, whole: bool) -> Reading:
+def as_recorded(log: Log, make: Make) -> Reading:
     """Give the rule the loss of each update in the log; where there is none, an interpolated one.
 
-    Past the end of an unfinished run's log, every loss is the last one, here and in the closed loop. The reading stops
-    at the end of the warm-up unless the ``whole`` run is wanted.
+    Past the end of an unfinished run's log, every loss is the last one, here and in the closed loop.
     """
     if log.interpolated:
         every = np.arange(1, log.updates[-1] + 1)
@@ -133,10 +131,10 @@ def as_recorded(log: Log, make: Make, *, whole: bool) -> Reading:
     else:
         losses = log.losses
     last = len(losses) - 1
-    return _drive(log, make, lambda update, _: float(losses[min(update, last)]), whole)
+    return _drive(log, make, lambda update, _: float(losses[min(update, last)]))
 
 
-def closed_loop(log: Log, make: Make, *, whole: bool) -> Reading:
+def closed_loop(log: Log, make: Make) -> Reading:
     """Give the rule the loss that the recorded run had at the summed rate which the rule's rates have reached.
 
     In the log, the loss is a function L of S = Σ lr, the sum of the rates of all updates before. At each update of ours
@@ -165,7 +163,7 @@ def closed_loop(log: Log, make: Make, *, whole: bool) -> Reading:
         loss = losses[place] + share * (losses[place + 1] - losses[place])
         return loss + noise[place] * math.sqrt(lost) * float(draws[update]) if lost > 0.0 else loss
 
-    return _drive(log, make, loss_at, whole)
+    return _drive(log, make, loss_at)
 
 
 def _scatter(passed: int, before: float, after: float) -> float:
@@ -180,9 +178,7 @@ def _scatter(passed: int, before: float, after: float) -> float:
     return (1.0 - before) ** 2 + middle + after**2
 
 
-def _drive(
-    log: Log, make: Make, loss_at: Callable[[int, float], float], whole: bool, max_nonfinite: int = 20
-) -> Reading:
+def _drive(log: Log, make: Make, loss_at: Callable[[int, float], float]) -> Reading:
     """Go through a run, with the loss at each update's index and after rates with a sum.
 
     In a long run several updates share a loss and a rate, but for the first ones.
@@ -202,14 +198,12 @@ def _drive(
             if broken is None:
                 broken = start + 1
                 notes.append(f"the loss was NaN or infinite at update {broken}: the schedule ignores it (said once)")
-            if state.failures >= max_nonfinite:
-                notes.append(f"the scheduler stops the run at update {end}: {max_nonfinite} such losses in a row")
+            if state.failures >= _MOST_NONFINITE:
+                notes.append(f"the scheduler stops the run at update {end}: {_MOST_NONFINITE} such losses in a row")
                 break
         if opening and not state.opening and state.gap0 is None:
             notes.append("no f* follows from the first losses, which differ too much: time alone sets the warm-up")
         summed += rate * (end - start)
-        if not whole and state.ended_by is not None:
-            break
     sizes = np.diff([*starts[: len(rates)], end])
     return Reading(
         total_steps=total,

@@ -102,9 +102,9 @@ class Keeper:
             restore = self._know(value, lambda: _refilled(value, {key: restore() for key, restore in items.items()}))
             items |= {key: self(item) for key, item in value.items()}
             return restore
-        if isinstance(value, tuple):
+        if isinstance(value, tuple):  # which stays, and holds what is restored in place
             restores = [self(part) for part in value]
-            return self._know(value, lambda: _each_again(value, restores))
+            return self._know(value, lambda: (*(restore() for restore in restores), value)[-1])
         if isinstance(value, list | deque):
             parts: list[Restore] = []
             restore = self._know(value, lambda: _refilled(value, [restore() for restore in parts]))
@@ -156,12 +156,6 @@ class Keeper:
             return value
 
         return restore
-
-
-def _each_again(value: tuple[Any, ...], restores: list[Restore]) -> tuple[Any, ...]:
-    for restore in restores:
-        restore()
-    return value
 
 
 def _refilled(value: Any, content: Any) -> Any:
@@ -223,7 +217,7 @@ class Snapshot:
             return
         for group in optimizer.param_groups:
             self._weights |= {p: self._keep(p) for p in group["params"] if p not in self._weights}
-            if (first := _first(group)) not in self._counters:
+            if (first := first_tensor(group)) not in self._counters:
                 # What is no option may be a count that only the optimizer's updates change.
                 numbers = {name: x for name, x in group.items() if isinstance(x, int | float | Tensor)}
                 self._counters[first] = {name: self._keep(x) for name, x in numbers.items() if name not in _OPTIONS}
@@ -240,12 +234,12 @@ class Snapshot:
             one.state.clear()
             one.state.update(content)
         for group in optimizer.param_groups:
-            group.update({name: restore() for name, restore in self._counters.get(_first(group), {}).items()})
+            group.update({name: restore() for name, restore in self._counters.get(first_tensor(group), {}).items()})
         for p in self._weights:
             if p.grad is not None:
                 p.grad.zero_()
 
 
-def _first(group: dict[str, Any]) -> Tensor | None:
-    """What a group is known by: this tensor is in no other group."""
+def first_tensor(group: dict[str, Any]) -> Tensor | None:
+    """What a parameter group is known by, for it is in no other group; None if it is empty."""
     return group["params"][0] if group["params"] else None

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from .._torch.devices import is_capturing
 from .._torch.frames import frames_of_ours
 from .._torch.habits import plain_words
 from .._torch.modes import in_normal_mode
@@ -21,7 +22,7 @@ from ..geometry import Geometry
 from ..losses import Losses, Ranks
 from ..optim import LMO, Together
 from ..others.wrapped import hook, hook_once_compiled, inside, unwrapped
-from ..pretrained import FirstLook
+from ..pretrained import Evidence, examine
 from . import core
 from .alarms import Alarms
 from .clock import UpdateClock, only_makes_state
@@ -147,8 +148,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._ranks = Ranks(process_group, self._settings, device=first.device)
         self._losses, self._order = Losses(self._ranks), Order(self._settings["recover"] is True)
         self._clock, self._groups = UpdateClock(inner), GroupRates(inner)
-        self._state, self._look = core.begin(self._plan), FirstLook()
-        self._limit = PeakLimit(self._settings["peak_limit"])
+        self._state, self._limit = core.begin(self._plan), PeakLimit(self._settings["peak_limit"])
+        self._evidence: Evidence | None = None  # of training, from before the first update
         self._guard = Guard(recover, self._state.planned_steps, inner) if self._settings["recover"] else None
         self._alarms, self._waiting = Alarms(max_nonfinite), False  # whether a SequentialLR has yet to start this one
         LRScheduler.__init__(self, inner)
@@ -223,8 +224,11 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             ValueError, RuntimeError: see the class.
         """
         loss = metrics if loss is None else loss
-        if self.optimizer is not self._clock.optimizer:  # a trainer has put its wrapper here
-            self._unwrap()
+        if self.optimizer is not (watched := self._clock.optimizer):  # a trainer has put its wrapper here
+            if (other := unwrapped(self.optimizer)) is not watched:
+                kinds = f"{type(watched).__name__} was replaced by another {type(other).__name__}"
+                raise ValueError(f"the scheduler's {kinds}: make a new scheduler for it")
+            self.optimizer = watched
         if self._order.matters:
             self._order.stepping(loss)
         before = state = self._state
@@ -234,42 +238,45 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         if updates_made is None and not readings:  # a GradScaler has skipped the update
             self._alarms.idle(self._clock)
             return
-        # The first update settles whether the weights were trained before. All ranks are at this step.
         if updates_made is not None and state.trained is None and state.ended_by is None:
-            if (trained := self._plan.trained) is None:
-                trained = self._look.verdict(self.optimizer, self.process_group).trained
-            state = core.settle(self._plan, state, trained)
-            self._limit.settle(self.optimizer, self._groups.rates, state.planned_steps, self.process_group)
-        # The rule takes each loss; while losses are late, time goes on alone. The guard may restore the run.
-        updates, mean = before.updates + (updates_made or 0), None
-        for update, mean in readings or [(updates, None)]:
+            state = self._settled(state)
+        updates = before.updates + (updates_made or 0)
+        if not readings:  # while losses are late, time goes on alone
+            state = core.advance(self._plan, state, updates)
+        for update, mean in readings:
             state = core.advance(self._plan, state, updates, mean)
-            if self._guard is None:
-                continue
-            recovery = self._guard.after(updates, update, mean, self.optimizer, self._peak, state.average)
-            if recovery is not None and recovery.restored is not None:
-                state = state._replace(average=self._guard.average)
-            if recovery is not None and recovery.peak_after != recovery.peak_before:
-                state = core.lowered(state)
+            if self._guard is not None:
+                state = self._recovered(state, updates, update, mean)
         self._state = state
         self._write()
         # Alarms look at the first losses, and then at what is out of order: no loss, one that is not finite, the end.
-        if self._alarms.early or mean is None or state.failures or updates + 1 >= (state.total_steps or math.inf):
+        no_loss = not readings or readings[-1][1] is None
+        if self._alarms.early or no_loss or state.failures or updates + 1 >= (state.total_steps or math.inf):
             self._alarms.look(before, state, readings, self._clock, recovers=self._guard is not None)
+
+    def _settled(self, state: core.State) -> core.State:
+        """At the first update, on which all ranks are: whether the weights were trained, and what peak they bear."""
+        if (trained := self._plan.trained) is None:
+            evidence = self._evidence or examine(self.optimizer, self.process_group)  # in Algorithm 1's order, only now
+            trained = evidence.verdict(self.process_group).trained
+        self._limit.settle(self.optimizer, self._groups.rates, state.planned_steps, self.process_group)
+        return core.settle(self._plan, state, trained)
+
+    def _recovered(self, state: core.State, updates: int, update: int, loss: float | None) -> core.State:
+        """Let the guard see the loss of an update. It may restore the run, whose averaged loss then goes back, too."""
+        assert self._guard is not None
+        recovery = self._guard.after(updates, update, loss, self.optimizer, self._peak, state.average)
+        if recovery is None:
+            return state
+        if recovery.restored is not None:
+            state = state._replace(average=self._guard.average)
+        return core.lowered(state) if recovery.peak_after != recovery.peak_before else state
 
     def _update_lr(self, epoch: int | None = None) -> None:  # SequentialLR starts ours over at a milestone
         if epoch != 0:
             raise ValueError(f"AdaptiveWarmup can restart only at step 0, not at {epoch}: it depends on past losses")
         self._restart()
         self._alarms.begun, self._groups.unsettled = True, None  # what ran before this milestone is no mistake
-
-    def _unwrap(self) -> None:
-        """Take the optimizer out of its wrapper; another optimizer is refused."""
-        ours, other = self._clock.optimizer, unwrapped(self.optimizer)
-        if other is not ours:
-            kinds = f"{type(ours).__name__} was replaced by another {type(other).__name__}"
-            raise ValueError(f"the scheduler's {kinds}: make a new scheduler for it")
-        self.optimizer = ours
 
     # PyTorch's hooks for schedulers, so that SequentialLR, ChainedScheduler and trainers that only call step() work.
 
@@ -284,7 +291,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
     def _restart(self) -> None:
         self._waiting, self._losses.pending = False, []
-        self._look, self._limit = FirstLook(), PeakLimit(self._limit.given)
+        self._evidence, self._limit = None, PeakLimit(self._limit.given)
         self._state = core.begin(replace(self._plan, total_steps=self._state.planned_steps))
         if self._guard is not None:
             self._guard.restart(self._state.planned_steps)
@@ -327,9 +334,12 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             self._alarms.before_update(self._clock, self._groups, known=known, training=training)
 
     def _look_at_weights(self) -> None:
-        """Look, before the first update, for signs that they were trained before."""
-        if self._state.trained is None and not (self.last_epoch or self._clock.updates or self._clock.pretended):
-            self._look.take(self.optimizer, self.process_group)
+        """Look, until the first update, which LoRA's zeros do not outlast, for signs of training and for the limit."""
+        if self._state.trained is not None or self.last_epoch or self._clock.updates or self._clock.pretended:
+            return
+        params = (p for group in self.optimizer.param_groups for p in group["params"])
+        if not any(map(is_capturing, {p.device for p in params})):
+            self._evidence = examine(self.optimizer, self.process_group)
             self._limit.look(self.optimizer, self._groups.rates)
 
     def extend(self, total_steps: int | None) -> None:
@@ -407,8 +417,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         content |= {"warned": sorted(self._alarms.warned), "clock": self._clock.state_dict()}
         content |= {"recovery": None if self._guard is None else self._guard.state_dict()}
         state = {name: list(x) if isinstance(x, tuple) else x for name, x in self._state._asdict().items()}
-        limit = [self._limit.moves, self._limit.length]
-        return sealed("AdaptiveWarmup", content | {"state": state, "peak_limit": limit})
+        content |= {"state": state, "peak_limit": [self._limit.moves, self._limit.length]}
+        return sealed("AdaptiveWarmup", content)
 
     @in_normal_mode
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -428,9 +438,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         if isinstance(plan.peak_gap, Calibrated):
             self._settings["kappa"] = plan.peak_gap.kappa  # as saved: it stays when groups come or are frozen
         self._waiting, self._step_count, self._alarms.early = content["last_epoch"] < 0, content["step_count"], True
-        self._alarms.warned = {*content["warned"]} - (
-            set() if warning is None else {"overrun", "stalled", "peak limit"}
-        )
+        of_another_length = set() if warning is None else {"overrun", "stalled", "peak limit"}
+        self._alarms.warned = {*content["warned"]} - of_another_length
         self._clock.load_state_dict(content["clock"])
         self._losses.load_state_dict(content)
         self._limit.moves, length = content["peak_limit"]

@@ -13,6 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from .._torch.modes import in_normal_mode
 from ..others.wrapped import hook, inside
 from ..rate.find import set_rate
+from ..rate.restore import first_tensor
 from .core import Plan, State, steady_share
 
 OUTSIDE = 3  # updates in a row whose rates others have set, before a warning
@@ -32,7 +33,7 @@ def first_peak(optimizer: Optimizer) -> float:
 class Rate:
     """One group's rate: its peak, and what was written last."""
 
-    first: Tensor | None  # the group's first tensor, by which it is known; None if it is empty
+    first: Tensor | None  # the group's first tensor, by which it is known; empty groups, with None, share one rate
     peak: float  # which the schedule rises to, and falls from
     warms: bool  # whether the group has a warm-up
     scale: float  # timm's ``lr_scale``
@@ -55,7 +56,7 @@ class Rate:
                 "decay= to AdaptiveWarmup, for all groups, or warmup=False to a group"
             )
         peak = float(group.setdefault("initial_lr", lr.clone() if isinstance(lr, Tensor) else lr))
-        rate = cls(_first(group), peak, warms, float(group.get("lr_scale", 1.0)), float(lr))
+        rate = cls(first_tensor(group), peak, warms, float(group.get("lr_scale", 1.0)), float(lr))
         rate.note(lr)
         return rate
 
@@ -97,7 +98,8 @@ class GroupRates:
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer, self.rates = optimizer, list[Rate]()
         self._peaks: list[float] = []  # those of the rates, to see whether a user has changed one
-        written = {_key(i, rate.first): rate for i, rate in enumerate(_latest.get(optimizer, ()))}
+        # What the schedule before has written, if it was one of ours.
+        written = {rate.first: rate for rate in _latest.get(optimizer, ())}
         self.follows = bool(written)
         for i, group in enumerate(optimizer.param_groups):
             lr, peak = group["lr"], group.get("initial_lr")
@@ -108,7 +110,7 @@ class GroupRates:
                 )
             if peak is None or float(peak) == float(lr):
                 continue
-            if (rate := written.get(_key(i, _first(group)))) is None:
+            if (rate := written.get(first_tensor(group))) is None:
                 self.unsettled = float(lr), float(peak)
             elif not _close(float(lr), rate.written):
                 del group["initial_lr"]  # the lr was set by hand since then, so it is the peak
@@ -142,10 +144,7 @@ class GroupRates:
             rate.note(group["lr"])
 
     def adopt(self, peaks: list[float]) -> bool:
-        """Bring the rates and ``peaks`` in line with the optimizer's groups; say whether any was added, moved or gone.
-
-        A group is known by its first tensor.
-        """
+        """Bring the rates and ``peaks`` in line with the optimizer's groups; say whether any came, moved or went."""
         groups = self._optimizer.param_groups
         same = len(groups) == len(self.rates)
         for group, rate in zip(groups, self.rates, strict=False):  # a compiler traces this
@@ -158,14 +157,13 @@ class GroupRates:
     def _line_up(self, peaks: list[float]) -> None:
         for rate, peak in zip(self.rates, peaks, strict=False):
             rate.peak = peak  # which a user may have changed since the last write
-        known = {_key(i, rate.first): rate for i, rate in enumerate(self.rates)}
-        groups = [(_key(i, _first(group)), group) for i, group in enumerate(self._optimizer.param_groups)]
-        tensors = [group["lr"] for key, group in groups if key in known]
-        for i, (key, group) in enumerate(groups):
-            if key not in known:  # it joins at its own rate as its peak
+        known, groups = {rate.first: rate for rate in self.rates}, self._optimizer.param_groups
+        tensors = [group["lr"] for group in groups if first_tensor(group) in known]
+        for i, group in enumerate(groups):
+            if (first := first_tensor(group)) not in known:  # it joins at its own rate as its peak
                 self._separate(group, tensors)
-                known[key] = Rate.of(i, group, self._optimizer.defaults)
-        self.rates[:] = [known[key] for key, _ in groups]
+                known[first] = Rate.of(i, group, self._optimizer.defaults)
+        self.rates[:] = [known[first_tensor(group)] for group in groups]
         peaks[:] = [rate.peak for rate in self.rates]
         self._take_peaks(peaks)
 
@@ -240,16 +238,6 @@ class GroupRates:
             rate.note(group["lr"] if row["now"] == row["written"] else rate.written)
         self._take_peaks([rate.peak for rate in self.rates])
         return [*self._peaks]
-
-
-def _first(group: dict[str, Any]) -> Tensor | None:
-    """What a group is known by: its first tensor, which is in no other group."""
-    return group["params"][0] if group["params"] else None
-
-
-def _key(i: int, first: Tensor | None) -> int:
-    """The first tensor's identity, or the place of an empty group."""
-    return -1 - i if first is None else id(first)
 
 
 def _close(one: float, other: float) -> bool:

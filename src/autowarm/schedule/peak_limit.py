@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from .._torch.devices import collective_device, is_capturing
+from .._torch.devices import collective_device
 from .._torch.modes import in_normal_mode
 from ..optim.ranks.dtensors import local, shards
 from ..others.known import step_norm
@@ -37,10 +37,8 @@ class PeakLimit:
         self._sums: list[float] | None = None  # from before the first update
 
     def look(self, optimizer: Optimizer, rates: Iterable[Rate]) -> None:
-        """Measure the weights now, unless a graph is being captured. The last look before `settle` counts."""
-        params = (p for group in optimizer.param_groups for p in group["params"])
-        if self.most is not None and not any(map(is_capturing, {p.device for p in params})):
-            self._sums = _sums(optimizer, rates)
+        """Measure the weights now. The last look before `settle` counts."""
+        self._sums = None if self.most is None else _sums(optimizer, rates)
 
     def settle(self, optimizer: Optimizer, rates: Iterable[Rate], length: int | None, ranks: Any) -> None:
         """Compute the limit, the same on all ranks: each of them must call this."""

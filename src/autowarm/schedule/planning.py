@@ -3,8 +3,8 @@
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 from .shapes import Shape, cosine, decay_shape, is_flat, linear, warmup_shape
 
@@ -15,21 +15,49 @@ def _whole(x: Any) -> int:
     return int(x) if isinstance(x, float) and x.is_integer() else operator.index(x)  # also 1e4
 
 
-def _longest(x: Any) -> float | int | str:
+def _updates_or_share(x: Any) -> float | int | str:
     """An int is a number of updates, and a float a share of the run."""
     if x == "auto" or isinstance(x, bool | str):
         return x
     return float(x) if isinstance(x, float) else operator.index(x)
 
 
-# What a number must be: the conversion to a plain one, the condition on it, and that condition in words.
+def _or_word(convert: Callable[[Any], Any], word: str) -> Callable[[Any], Any]:
+    return lambda x: x if x == word else convert(x)
+
+
 _POSITIVE = (float, lambda x: x > 0 and math.isfinite(x), "must be positive and finite")
-_UPDATES = (
-    "must be a whole number of updates ≥ 1; a run whose length is not known takes total_steps=None and "
-    'decay="wso", and ends by decay_now(steps)'
-)
-_LONGEST = 'is a share of the run, in (0, 1] (1.0: all of it), a whole number of updates ≥ 2, "auto", or None'
-_AVERAGE = 'is a share of the run, in [0, 1), or "auto"'
+# What a number that users give must be: how it becomes a plain one, the condition on it, and that condition in words.
+NUMBERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool], str]] = {
+    "total_steps": (
+        _whole, lambda x: x >= 1,
+        "must be a whole number of updates ≥ 1; a run whose length is not known takes total_steps=None and "
+        'decay="wso", and ends by decay_now(steps)',
+    ),
+    "max_warmup": (
+        _updates_or_share,
+        lambda x: x == "auto" or (x >= 2 if isinstance(x, int) else 0 < x <= 1),
+        'is a share of the run, in (0, 1] (1.0: all of it), a whole number of updates ≥ 2, "auto", or None',
+    ),
+    "final_ratio": (float, lambda x: 0 <= x <= 1, "must be in [0, 1]"),
+    "target_loss": (float, math.isfinite, "must be finite"),
+    "chance_loss": _POSITIVE,
+    "smoothing": (
+        _or_word(float, "auto"), lambda x: x == "auto" or 0 <= x < 1, 'is a share of the run, in [0, 1), or "auto"'
+    ),
+    "div": (float, lambda x: x > 1 and math.isfinite(x), "must be greater than 1 and finite"),
+    "peak_gap": _POSITIVE,
+    "kappa": _POSITIVE,
+    "sigma_f2": _POSITIVE,
+    "rho": (float, lambda x: x > 1 and math.isfinite(x), "must be above 1 and finite"),
+    "peak_limit": (
+        _or_word(float, "warn"), lambda x: x == "warn" or _POSITIVE[1](x), _POSITIVE[2] + ', or "warn"'
+    ),
+    "max_nonfinite": (_whole, lambda x: x >= 1, "must be at least 1, or None"),
+    "steps": (_whole, lambda x: x >= 1, "must be a whole number ≥ 1"),
+}  # fmt: skip
+_MAY_BE_NONE = {"total_steps", "max_warmup", "target_loss", "chance_loss", "peak_gap", "kappa", "peak_limit",
+                "max_nonfinite"}  # fmt: skip
 # Δ'/Δ0 by geometry. The paper's calibration of its LLaMA-124M gives 0.10 (sign), 0.32 (spectral) and 0.22 (Frobenius).
 # On the authors' own runs at 124M and 210M (`studies.published`), Lion diverges unless the share is 0.05, as in their
 # quadrature, and normSGD needs no more than a third of the gap; where steps have equal entries, 0.05, else a third.
@@ -43,55 +71,34 @@ MAX_WARMUPS, AVERAGES = (0.5, 4_000, 1 / 3), (0.05, 200, 0.01)
 class Plan:
     """A schedule's settings, as `AdaptiveWarmup` describes them."""
 
-    total_steps: Annotated[int | None, (_whole, lambda x: x >= 1, _UPDATES)]
-    div: Annotated[float, (float, lambda x: x > 1 and math.isfinite(x), "must be greater than 1 and finite")] = 10.0
-    target_loss: Annotated[float | None, (float, math.isfinite, "must be finite")] = None
+    total_steps: int | None
+    div: float = 10.0
+    target_loss: float | None = None
     # Δ', or a function of Δ0 that calibrates it; None takes `peak_share` of Δ0
-    peak_gap: Annotated[float | Callable[[float], float] | None, _POSITIVE] = None
+    peak_gap: float | Callable[[float], float] | None = None
     warmup: Shape = linear
     decay: Shape = cosine
-    final_ratio: Annotated[float, (float, lambda x: 0 <= x <= 1, "must be in [0, 1]")] = 0.0
-    max_warmup: Annotated[
-        float | int | Literal["auto"] | None,
-        (_longest, lambda x: x == "auto" or (x >= 2 if isinstance(x, int) else 0 < x <= 1), _LONGEST),
-    ] = "auto"
+    final_ratio: float = 0.0
+    max_warmup: float | int | Literal["auto"] | None = "auto"
     trained: bool | None = None
-    chance_loss: Annotated[float | None, _POSITIVE] = None
-    smoothing: Annotated[
-        float | Literal["auto"],
-        (lambda x: x if x == "auto" else float(x), lambda x: x == "auto" or 0 <= x < 1, _AVERAGE),
-    ] = "auto"
+    chance_loss: float | None = None
+    smoothing: float | Literal["auto"] = "auto"
     profile: Callable[[float], float] | None = None  # η(Δ) of one's own, highest at ``peak_gap``
     peak_share: float = PEAK_SHARES["sign"]
     rho: float = 2.0  # ρ of the profile otherwise
 
 
-class _Others:
-    """Numbers that users give, and that no plan keeps."""
-
-    kappa: Annotated[float | None, _POSITIVE]
-    sigma_f2: Annotated[float, _POSITIVE]
-    rho: Annotated[float, (float, lambda x: x > 1 and math.isfinite(x), "must be above 1 and finite")]
-    steps: Annotated[int, (_whole, lambda x: x >= 1, "must be a whole number ≥ 1")]
-    peak_limit: Annotated[
-        float | Literal["warn"] | None,
-        (lambda x: x if x == "warn" else _POSITIVE[0](x), lambda x: x == "warn" or _POSITIVE[1](x),
-         _POSITIVE[2] + ', or "warn"'),
-    ]  # fmt: skip
-    max_nonfinite: Annotated[int | None, (_whole, lambda x: x >= 1, "must be at least 1, or None")]
-
-
-_FIELDS: dict[str, Any] = Plan.__annotations__ | _Others.__annotations__
-_NUMBERS = {field.name for field in fields(Plan)} - {"warmup", "decay", "trained", "profile", "rho", "peak_share"}
+_NUMBERS_OF_A_PLAN = ("total_steps", "div", "target_loss", "peak_gap", "final_ratio", "max_warmup", "chance_loss",
+                      "smoothing")  # fmt: skip
 
 
 def clean(**given: Any) -> dict[str, Any]:
     """Return the arguments as plain numbers; ValueError names the first that is none or out of range."""
     checked: dict[str, Any] = {}
     for name, value in given.items():
-        kinds, (convert, holds, words) = get_args(_FIELDS[name])
+        convert, holds, words = NUMBERS[name]
         try:
-            number = checked[name] = None if value is None and type(None) in get_args(kinds) else convert(value)
+            number = checked[name] = None if value is None and name in _MAY_BE_NONE else convert(value)
             if number is not None and (isinstance(number, bool) or not holds(number)):
                 raise ValueError
         except (TypeError, ValueError, OverflowError):  # float(10**400)
@@ -192,8 +199,9 @@ def plan_of(
         TypeError: an argument is unknown, or says something about an optimizer.
         ValueError: as for `AdaptiveWarmup`.
     """
-    if unknown := numbers.keys() - _NUMBERS:
-        known = ", ".join(sorted({*_NUMBERS, "warmup", "decay", "trained", "profile", "calibration", "geometry"}))
+    if unknown := numbers.keys() - {*_NUMBERS_OF_A_PLAN}:
+        others = ("warmup", "decay", "trained", "profile", "calibration", "geometry")
+        known = ", ".join(sorted((*_NUMBERS_OF_A_PLAN, *others)))
         raise TypeError(f"without an optimizer, AdaptiveWarmup has no {min(unknown)}: give some of {known}")
     cleaned, rho = clean(total_steps=total_steps, **numbers), 2.0
     shapes = warmup_shape(warmup), decay_shape(decay)

@@ -26,6 +26,7 @@ Array = NDArray[np.float64]
 MODELS: dict[str, tuple[float, ...]] = {"constant": (0.0,), "linear": (0.0, 1.0), "quadratic": (0.0, 1.0, 2.0)}
 _WITH_RHO: dict[str, tuple[float, ...]] = {"assumption": (0.0, 1.0), "power": (0.0,)}  # the exponents beside ρ
 _RHO = (0.1, 10.0)  # range of a free exponent
+_TAILS = (2.5, 97.5)  # percentiles, of an interval that holds 95 %
 
 
 @dataclass(frozen=True)
@@ -161,12 +162,10 @@ def bootstrap(
     curve: Fit,
     *,
     at: ArrayLike | None = None,
-    level: float = 0.95,
     samples: int = 2000,
     block: int = 0,
-    seed: int = 0,
 ) -> tuple[list[Interval], tuple[Array, Array]]:
-    """Intervals of an unconstrained fit's coefficients, and the edges of a band around its curve ``at`` these gaps.
+    """95% intervals of an unconstrained fit's coefficients, and the edges of a band around its curve ``at`` these gaps.
 
     Residuals of neighbouring steps are correlated, and are larger where Δ is large. This wild block bootstrap therefore
     keeps the gaps, in the order of steps, and multiplies the residuals of each block of √n consecutive points by one
@@ -176,7 +175,7 @@ def bootstrap(
     # Long enough to hold the correlation of neighbours, short enough to leave about √n signs to draw
     size = block or max(1, round(math.sqrt(len(x))))
     # One sign for each block of neighbouring points: (samples, blocks).
-    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(samples, -(-len(x) // size)))
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(samples, -(-len(x) // size)))
     # Least squares is linear: a sample's coefficients are the fit's plus those of the residuals with random signs.
     X = _design(x, curve.exponents)
     scale = _scale(X)
@@ -185,12 +184,11 @@ def bootstrap(
     by_block = np.add.reduceat(by_point, np.arange(0, len(x), size))
     coefficients = np.array(curve.coefficients) + signs @ by_block
     # Percentile intervals of the coefficients, and of the curves that they draw.
-    tails = [50 * (1 - level), 50 * (1 + level)]
-    intervals = [Interval(*map(float, pair)) for pair in np.percentile(coefficients, tails, axis=0).T]
+    intervals = [Interval(*map(float, pair)) for pair in np.percentile(coefficients, _TAILS, axis=0).T]
     # (samples, coefficients) @ (coefficients, gaps): one curve for each sample
     curves = coefficients @ _design(x if at is None else np.asarray(at, dtype=np.float64), curve.exponents).T
     # Edges of the band, each (gaps,)
-    low, high = np.percentile(curves, tails, axis=0)
+    low, high = np.percentile(curves, _TAILS, axis=0)
     return intervals, (low, high)
 
 

@@ -52,16 +52,7 @@ from .constants import Smoothness
 
 @dataclass(frozen=True)
 class Outer:
-    """An outer function: Φ, Φ′, the constants of Φ′ + 2q·Φ″ as a function of the gap Φ(q), and Φ's domain [0, edge).
-
-    To make your own, choose Φ convex and increasing with Φ(0) = 0, Φ′ and Φ″ non-decreasing, and Φ → ∞ at the edge.
-
-    Example:
-        >>> from autowarm.theory import Outer, Smoothness
-        >>> quartic = Outer(value=lambda q: q + q**2, slope=lambda q: 1 + 2 * q, K=Smoothness(1, 1, 6, 0))  # 1 + 6q
-        >>> quartic.edge
-        inf
-    """
+    """An outer function: Φ, Φ′, the constants of Φ′ + 2q·Φ″ as a function of the gap Φ(q), and Φ's domain [0, edge)."""
 
     value: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
@@ -263,7 +254,7 @@ class CompositeProblem:
         return self.distance(x0) if isinstance(self.geometry, Frobenius) else self.level_radius(x0)
 
 
-def catalogue(seed: int = 0) -> dict[str, CompositeProblem]:
+def catalogue() -> dict[str, CompositeProblem]:
     """Return one problem of each kind in each norm, by name: {l2, linf, spectral}-{quadratic, barrier, …}.
 
     The kinds quadratic (Kρ = 0), barrier (ρ = 2) and steep-barrier (ρ = 3) are convex; ripples (Kρ = 0) and
@@ -275,7 +266,7 @@ def catalogue(seed: int = 0) -> dict[str, CompositeProblem]:
         >>> len(problems), problems["spectral-barrier"].convex, problems["linf-rippled-barrier"].convex
         (15, True, False)
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     # Φ and θ of each kind; geometry and shape of x of each norm
     kinds: dict[str, tuple[Outer, float]] = {
         "quadratic": (LINEAR, 0.0),

@@ -12,31 +12,7 @@ from torch import nn
 
 from autowarm import SpikeGuard
 from autowarm.optim import Together
-from tests.schedule.recovery.recovery_runs import Beside, batch
-
-
-def test_several_optimizers_recover_as_one() -> None:
-    a, b = (nn.Parameter(torch.ones(2)) for _ in range(2))
-    optimizer = Together(torch.optim.SGD([a], lr=0.1), torch.optim.AdamW([b], lr=0.01))
-    guard = SpikeGuard(optimizer, 1000)
-    used: list[tuple[float, ...]] = []
-    for one in optimizer.optimizers:
-        one.register_step_pre_hook(lambda *_: used.append(tuple(group["lr"] for group in optimizer.param_groups)))
-
-    def train(updates: range) -> None:
-        for t in updates:
-            for p in (a, b):
-                p.grad = torch.full_like(p, math.nan if t == 100 else 1.0)
-            optimizer.step()
-            guard.step(2.0 - t / 100 if t < 100 else math.nan if t < 102 else 1.0)
-
-    with pytest.warns(UserWarning, match="update 102: the last losses were .*, nan, nan, after a level of"):
-        train(range(103))
-    assert a.isfinite().all()
-    assert b.isfinite().all()
-    assert used[-1] == pytest.approx((0.1, 0.001))  # the first has stepped, and has its rate again
-    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.01]
-
+from tests.schedule.recovery.recovery_runs import Run, batch
 
 VETOED: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
@@ -48,7 +24,7 @@ VETOED: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 @pytest.mark.parametrize("fault", [100.0, math.nan])
 @pytest.mark.parametrize("make", VETOED.values(), ids=VETOED)
 def test_a_veto_leaves_weights_and_state_as_they_are(make: Callable[[Any], Any], fault: float) -> None:
-    run = Beside(recover=False)
+    run = Run()
     optimizer = make([*run.model.parameters()])
     guard = SpikeGuard(optimizer, 300, veto=6.0)
 
@@ -72,6 +48,29 @@ def test_a_veto_leaves_weights_and_state_as_they_are(make: Callable[[Any], Any],
     assert other.skipped_updates == guard.skipped_updates == 1
     assert other.state_dict() == guard.state_dict()
     assert guard.recoveries == []
+
+
+def test_several_optimizers_recover_as_one() -> None:
+    a, b = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer = Together(torch.optim.SGD([a], lr=0.1), torch.optim.AdamW([b], lr=0.01))
+    guard = SpikeGuard(optimizer, 1000)
+    used: list[tuple[float, ...]] = []
+    for one in optimizer.optimizers:
+        one.register_step_pre_hook(lambda *_: used.append(tuple(group["lr"] for group in optimizer.param_groups)))
+
+    def train(updates: range) -> None:
+        for t in updates:
+            for p in (a, b):
+                p.grad = torch.full_like(p, math.nan if t == 100 else 1.0)
+            optimizer.step()
+            guard.step(2.0 - t / 100 if t < 100 else math.nan if t < 102 else 1.0)
+
+    with pytest.warns(UserWarning, match="update 102: the last losses were .*, nan, nan, after a level of"):
+        train(range(103))
+    assert a.isfinite().all()
+    assert b.isfinite().all()
+    assert used[-1] == pytest.approx((0.1, 0.001))  # the first has stepped, and has its rate again
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.01]
 
 
 def test_a_veto_that_is_refused() -> None:

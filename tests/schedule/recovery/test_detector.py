@@ -60,18 +60,13 @@ SHAPES = {
 @given(seeds, scales, st.sampled_from([0.0, 0.03, 0.2]))
 def test_healthy_losses_raise_no_alarm(kind: str, shape: np.ndarray, seed: int, scale: float, size: float) -> None:
     assert alarms(scale * (shape + size * noise(seed, kind))) == []
+    assert alarms(SHAPES["falling"] + 3 * noise(seed)) == []  # as large as the fall
 
 
 @pytest.mark.parametrize(("rise", "raised"), [(0.03, 0), (0.05, 1)])
 def test_a_rise_on_the_first_plateau_counts_against_the_first_level(rise: float, raised: int) -> None:
     losses = 1 - 0.12 * np.minimum(T / 100, 1) + rise * np.clip((T - 400) / 100, 0, 1)
     assert len(alarms(losses)) == raised
-
-
-@settings(max_examples=10, deadline=None, derandomize=True)
-@given(seeds)
-def test_noise_as_large_as_the_fall_raises_no_alarm(seed: int) -> None:
-    assert alarms(SHAPES["falling"] + 3 * noise(seed)) == []
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
@@ -93,16 +88,6 @@ def test_a_single_spike_raises_none_but_two_do(seed: int) -> None:
     assert alarms(losses) == [602]
 
 
-def test_rises_from_which_a_run_comes_back_raise_the_bar() -> None:
-    def with_humps(*humps: tuple[int, float]) -> np.ndarray:
-        falling = 1 + 3 * np.exp(-T / 80) - 0.3 * T / STEPS + 0.02 * noise(0)
-        return falling + sum(height * np.exp(-(((T - at) / 30) ** 2)) for at, height in humps)
-
-    assert alarms(with_humps((400, 0.55))) == []
-    assert alarms(with_humps((750, 0.75))) != []
-    assert alarms(with_humps((400, 0.55), (750, 0.75))) == []
-
-
 RISES = {
     "a policy gradient that comes back to zero": SHAPES["policy gradient"],
     "an entropy bonus": -1.0 + T / STEPS,
@@ -121,15 +106,6 @@ def test_a_loss_without_a_healthy_level_may_rise(losses: np.ndarray) -> None:
     assert "not finite" in (detector.see(math.nan) or "")
 
 
-def test_batches_without_a_label_are_no_evidence() -> None:
-    losses = SHAPES["falling"] + 0.01 * noise(0)
-    losses[::7] = 0.0
-    detector = Detector.over(STEPS)
-    assert not any(detector.see(float(loss)) for loss in losses)
-    assert detector.judges
-    assert detector.idle is None
-
-
 def test_losses_that_are_not_finite() -> None:
     losses = SHAPES["falling"] + 0.1 * noise(0)
     losses[[300, 400]] = math.nan, math.inf
@@ -138,15 +114,9 @@ def test_losses_that_are_not_finite() -> None:
     assert alarms(losses) == []
     losses[303] = math.inf
     assert alarms(losses) == [303]
-
-
-def test_losses_too_large_to_square_count_as_not_finite() -> None:
-    for sign in (1, -1):
+    assert alarms([math.nan, 1.0, math.nan, math.inf]) == [3]  # the first may be broken
+    for sign in (1, -1):  # and those whose squares are not finite count
         assert alarms([*np.exp(-T[:100] / 50), sign * 1e160, sign * 1e200, sign * 1e300]) == [101]
-
-
-def test_the_first_losses_may_be_broken() -> None:
-    assert alarms([math.nan, 1.0, math.nan, math.inf]) == [3]
 
 
 def test_a_copy_is_worth_taking_only_at_a_low_that_still_falls() -> None:
@@ -174,13 +144,20 @@ def test_the_level_is_that_of_a_fiftieth_of_the_run(steps: int, window: int) -> 
     assert Detector.over(steps).window == window
 
 
-@pytest.mark.parametrize("at", [0, 10, 300, 620])
-def test_it_goes_on_from_its_state(at: int) -> None:
-    losses = SHAPES["falling"] + 2.5 * np.clip((T - 600) / 100, 0, 1) + 0.1 * noise(0)
-    straight, resumed = Detector.over(STEPS), Detector.over(STEPS)
-    for loss in losses[:at]:
-        straight.see(float(loss))
-    resumed.load_state_dict(straight.state_dict())
-    for loss in losses[at:700]:
-        assert straight.see(float(loss)) == resumed.see(float(loss))
-        assert straight == resumed
+def test_rises_from_which_a_run_comes_back_raise_the_bar() -> None:
+    def with_humps(*humps: tuple[int, float]) -> np.ndarray:
+        falling = 1 + 3 * np.exp(-T / 80) - 0.3 * T / STEPS + 0.02 * noise(0)
+        return falling + sum(height * np.exp(-(((T - at) / 30) ** 2)) for at, height in humps)
+
+    assert alarms(with_humps((400, 0.55))) == []
+    assert alarms(with_humps((750, 0.75))) != []
+    assert alarms(with_humps((400, 0.55), (750, 0.75))) == []
+
+
+def test_batches_without_a_label_are_no_evidence() -> None:
+    losses = SHAPES["falling"] + 0.01 * noise(0)
+    losses[::7] = 0.0
+    detector = Detector.over(STEPS)
+    assert not any(detector.see(float(loss)) for loss in losses)
+    assert detector.judges
+    assert detector.idle is None

@@ -126,14 +126,6 @@ def test_each_alarm_is_said_as_it_happens(
         assert re.fullmatch(message, one), one
 
 
-def test_after_two_wrong_alarms_only_what_is_not_finite_counts() -> None:
-    """The loss rises for good, whatever the weights are: the data have changed."""
-    noise = torch.randn(900, generator=torch.Generator().manual_seed(0)).tolist()
-    guard, _, _ = watched(lambda t, _: 1 + t // 300 + math.exp(-(t % 300) / 30) + 0.02 * noise[t])
-    assert [found.restored for found in guard.recoveries] == [None, None]
-    assert guard.recoveries[1].reason.endswith("from now on, only losses that are not finite count")
-
-
 def test_a_lowered_rate_climbs_back_once_the_run_is_healthy() -> None:
     """By one lowering, once the loss has made new lows for as long as the copy was old at the alarm."""
     guard, share = lowered(200, 240)
@@ -154,13 +146,6 @@ def test_a_lowering_counts_from_what_the_climb_has_won_back() -> None:
         assert share[-1] >= 1 / 9 - 1e-12
 
 
-def test_a_new_warm_up_forgets_the_lowerings() -> None:
-    guard, share = lowered(200, 240, 300, 340)
-    assert share[-1] < 1.0
-    guard.restart(1000)
-    assert guard.share(900) == 1.0
-
-
 def test_a_trial_whose_copies_are_gone_says_which_weights_stay() -> None:
     """As in a resumed run: the weights are those of the copy, and nothing can put the others back."""
     w = nn.Parameter(torch.zeros(2))
@@ -177,3 +162,18 @@ def test_a_trial_whose_copies_are_gone_says_which_weights_stay() -> None:
     assert settled is not None
     assert settled.restored == found.restored
     assert "the data or the objective have changed" in settled.reason
+
+
+def test_after_two_wrong_alarms_only_what_is_not_finite_counts() -> None:
+    """The loss rises for good, whatever the weights are: the data have changed."""
+    noise = torch.randn(900, generator=torch.Generator().manual_seed(0)).tolist()
+    guard, _, _ = watched(lambda t, _: 1 + t // 300 + math.exp(-(t % 300) / 30) + 0.02 * noise[t])
+    assert [found.restored for found in guard.recoveries] == [None, None]
+    assert guard.recoveries[1].reason.endswith("from now on, only losses that are not finite count")
+
+
+def test_a_new_warm_up_forgets_the_lowerings() -> None:
+    guard, share = lowered(200, 240, 300, 340)
+    assert share[-1] < 1.0
+    guard.restart(1000)
+    assert guard.share(900) == 1.0

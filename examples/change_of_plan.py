@@ -23,7 +23,7 @@ CHANGES: dict[str, tuple[Change, dict[int, int]]] = {  # and where runs end, by 
 }
 
 
-def rates(at: int, change: Change, end: int) -> list[float]:
+def rates(name: str, at: int, change: Change, end: int) -> list[float]:
     """The rates of a run of 100 updates that is changed after ``at`` of them."""
     opt = Lion([torch.nn.Parameter(torch.zeros(2, 2))], lr=1.0)
     sched = AdaptiveWarmup(opt, total_steps=100)
@@ -34,17 +34,18 @@ def rates(at: int, change: Change, end: int) -> list[float]:
         seen.append(opt.param_groups[0]["lr"])
         opt.step()
         sched.step(5.0)  # a loss that does not fall: the ramp alone raises the rate
-    print(f"warm-up took {sched.warmup_steps} updates of {end}")
+    print(f"{name}, after {at} updates: warm-up took {sched.warmup_steps} of {end}")
     return seen
 
 
 @styled
 def main() -> None:
     figure, axes = plt.subplots(2, 2, figsize=(7.5, 4.8), sharey=True, layout="constrained")
+    unchanged = rates("unchanged", 0, lambda sched: None, 100)
     for ax, (name, (change, ends)) in zip(axes.flat, CHANGES.items(), strict=True):
-        ax.plot(rates(0, lambda sched: None, 100), color=GREY, linestyle=":", label="unchanged")
+        ax.plot(unchanged, color=GREY, linestyle=":", label="unchanged")
         for at, end in ends.items():
-            ax.plot(range(at, end), rates(at, change, end)[at:], label=f"after {at}")
+            ax.plot(range(at, end), rates(name, at, change, end)[at:], label=f"after {at}")
         ax.set(title=name, xlabel="update", ylim=(0, 1.45))
         ax.legend(ncols=2)
     for ax in axes[:, 0]:

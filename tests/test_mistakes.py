@@ -34,6 +34,15 @@ API = {
     "AdaptiveWarmup(opt)": "'total_steps'",
     "AdaptiveWarmup(100, opt)": "the optimizer comes first, then total_steps",
     "AdaptiveWarmup(net, 100)": "the first argument is the optimizer, got a Sequential",
+    **{f"{call}({given}": "first argument is the optimizer, got a " for call in ("AdaptiveWarmup", "SpikeGuard") for given in ("net.parameters(), 9)", "sched, 9)", "torch.optim.AdamW, 9)", "None, 9)")},
+    "AdaptiveWarmup('adamw', 100)": "got a str: the optimizer comes first, such as torch.optim.AdamW(...)",
+    **{f"AdaptiveWarmup(opt, {given})": f"total_steps is the text {given}: it must be a whole number of updates" for given in ("'100'", "'1e4'", "''")},
+    **{f"AdaptiveWarmup(opt, {given})": "total_steps must be a whole number of updates|, got a " for given in ("[100]", "len", "torch.tensor(10.5)")},
+    **{f"AdaptiveWarmup(opt, 100, {given}=1)": "do you mean calibration=autowarm.schedule.Calibration(...)" for given in ("geometry", "kappa", "sigma_f2")},
+    "AdaptiveWarmup(opt, 100, model=net)": "do you mean recover=model",
+    "AdaptiveWarmup(opt, 100, lr_scheduler_type='cosine')": "do you mean decay",
+    "AdaptiveWarmup(opt, 100, div=None)": "div must be greater than 1 and finite, got None",
+    "AdaptiveWarmup(opt, 100, peak_limit='off')": 'peak_limit is the text \'off\': it must be positive and finite, or "warn"',
     "AdaptiveWarmup(opt, 0)": "total_steps|updates ≥ 1|got 0",
     "AdaptiveWarmup(opt, math.inf)": 'takes total_steps=None and decay="wso", and ends by decay_now',
     "AdaptiveWarmup(opt, 10.5)": "total_steps|got 10.5",
@@ -74,7 +83,7 @@ API = {
     'AdaptiveWarmup(opt, 100, max_warmup="10%")': "max_warmup|'10%'",
     "AdaptiveWarmup(opt, 100, final_ratio=2)": "final_ratio|[0, 1]",
     "AdaptiveWarmup(opt, 100, div=1.0)": "div must be greater than 1 and finite, got 1.0",
-    'AdaptiveWarmup(opt, 100, div="x")': "div must be greater than 1 and finite, got 'x'",
+    'AdaptiveWarmup(opt, 100, div="x")': "div is the text 'x': it must be greater than 1 and finite",
     "autowarm.schedule.Calibration(sigma_f2=0.0)": "sigma_f2 must be positive and finite, got 0.0",
     "AdaptiveWarmup(opt, 100, calibration='sign', peak_gap=1.0)": "calibration= chooses Δ', and so does peak_gap=|leave out one",
     "autowarm.schedule.Calibration(rho=1)": "rho must be above 1 and finite, got 1",
@@ -121,8 +130,11 @@ API = {
     "sched.step(3)": "a loss, not an epoch",
     'sched.step("0.5")': "a number or a one-element tensor, got str",
     "sched.step(torch.ones(3))": "shape (3,)|mean",
-    'sched.step({"loss": 1.0})': "got dict",
-    "sched.step(output)": "got ModelOutput",
+    'sched.step({"loss": 1.0})': 'got dict: pass output["loss"]',
+    **{f"{call}(output)": "got ModelOutput: pass output.loss" for call in ("sched.step", "sched.observe", "SpikeGuard(opt, 9).step")},
+    **{f"sched.step({given})": ": call it" for given in ("w.mean().item", "nn.MSELoss()", "lambda: 1.0")},
+    "sched.step([1.0])": "a number or a one-element tensor, got list",
+    "sched.plot()": "follows from the first losses|plot after some steps",
     **{f"sched.observe(1.0, weight={given})": f"weight must be finite and not negative, got {given}" for given in (-1, "'a'")},
     "sched.observe()": "'loss'",
     "sched.extend(0)": "total_steps|got 0",
@@ -151,10 +163,14 @@ API = {
     "Muon.from_model(net, lr=1e-3, betas=(0.9, 0.95))": "adamw_betas",
     "Muon.from_model(net, lr=1e-3, ns_steps=5)": "use steps",
     "Muon([], lr=1e-3)": "empty parameter list",
+    "Muon([net[0].bias], lr=1e-3)": "Muon orthogonalises matrices|Muon.from_model(model)",
+    "Muon.from_model(net, lr=1e-3, heads=net)": "heads takes regular expressions for names, got Sequential( (0)",
     "Lion(net, lr=1e-3)": "Lion.from_model(model",
     'Lion(net.parameters(), lr=1e-3, geometry="sign")': "no option 'geometry'",
     "find_rate(opt, net)": "the order is find_rate(model, optimizer, closure)|got (Muon, Sequential)",
     "find_rate(net, opt, loader)": "closure() runs the next batch|DataLoader",
+    **{f"find_rate({given})": "the order is find_rate(model, optimizer, closure)" for given in ("net.parameters(), opt, closure", "net, sched, closure", "net, opt")},
+    "find_rate(net, opt, closure)": "the closure ran no backward pass",
     "find_rate(net, opt, closure, steps=3)": "steps|20",
     "find_rate(net, opt, closure, steps=30.5)": "whole number ≥ 20, got 30.5",
     "find_rate(net, opt, closure, highest=math.inf)": "finite",
@@ -171,6 +187,7 @@ API = {
     "replay(text)": "no column looks like a training loss|two columns, step and loss|Dear reader",
     "WarmupTrainer(net, args(folder), optimizers=(opt, torch.optim.lr_scheduler.StepLR(opt, 3)))": "StepLR|optimizers=(optimizer, None)|AdaptiveWarmup(optimizer, steps)",
     'WarmupTrainer(net, args(folder), warmup={"target_los": 3.0})': "target_los|do you mean target_loss?",
+    "WarmupTrainer(net, args(folder), optim=opt)": "optim is a name, got a Muon: pass optimizers=(optimizer, None)",
     'WarmupTrainer(net, args(folder), optim="adamw")': "or leave optim out, and args.optim holds",
     'WarmupTrainer(net, args(folder), optim="muon", optimizers=(opt, None))': "give one of them",
     'WarmupTrainer(net, args(folder), optimizers=(opt, sched), warmup={"decay": "wsd"})': "warmup= and a scheduler were given: pass the options to AdaptiveWarmup",
@@ -269,13 +286,34 @@ COMMANDS = {  # beside those of tests/lab/commands/test_wrong_words.py
     "--versoin": "unknown command|replay",
     "replay --html letter.txt letter.txt": "letter.txt cannot be written|must end in .html",
     "train --data.corpus=": "data.corpus must not be empty",
+    **{f"replay letter.txt {given}": words for given, words in {
+        "--max_warmup half": "argument --max-warmup: invalid share_or_updates value: 'half'", "--geometry muon": "choose from 'sign', 'spectral'",
+        "--total_steps 1.5": "--total-steps: invalid int value", "--figure": "expected one argument", "--format json": "unrecognized arguments: --format",
+    }.items()},
+    "replay missing.csv": "missing.csv: No such file",
+    "train --batch-size 0": "batch_size must be at least 1, got 0",
+    "train --model.width 0": "width must be at least 1, got 0",
+    "train --optimizer adam": "did you mean 'adamw'?",
+    "train --learning_rate 1": "did you mean 'optimizer.lr'?",
+    "train --epochs 3": "did you mean 'steps'?",
+    "train --max_warmup 0.1": "did you mean 'schedule.options'?",
+    "train --schedule.max_warmup 0.1": "go into --schedule.options",
+    "train --resume-from nowhere": "--resume-from nowhere: no such folder; give a checkpoint",
+    "train --seed -1": "seed must be from 0 to", "train --steps 1.5": "steps: expected a whole number, got '1.5'",
+    "train --engine.precision fp16": "unknown 'fp16'; known are auto, bfloat16",
+    "compare --lr 1": "did you mean 'rates'?", "compare --seed 3": "did you mean 'seeds'?", "compare --optimizers [muon]": "did you mean 'rates'?",
+    "compare --seeds 3": "seeds: expected a list of whole numbers, got '3'", "compare --workers 0": "workers must be at least 1",
+    "compare --warmups [2000]": "linear needs warmup_steps from 0 to steps − 1 = 599, got 2000", "compare --schedules linear": "schedules: expected a list of names",
+    "compare --config broken.yaml": "broken.yaml, line 2: not valid YAML: expected", "compare --task empty.py:Task": "it needs an object with model(), batches(seed)",
+    "report letter.txt": "letter.txt holds no results.json: give the folder",
+    "figure figure1": "unknown figure 'figure1'; known are", "sweep --cells 3": "cells: expected keys",
     "replay letter.txt": "Dear reader|two columns, step and loss",
     "train --steps 0": "steps must be at least 1",
     "train --task shakespear": "'shakespear'|lm-small",
     "compare --seeds none": "seeds|none",
     "compare --task missing.py": "FILE.py:NAME",
     "report missing": "results.json|autowarm compare",
-}
+}  # fmt: skip
 
 
 def names(folder: Path) -> dict[str, Any]:
@@ -290,7 +328,7 @@ def names(folder: Path) -> dict[str, Any]:
     return {
         **{name: getattr(autowarm, name) for name in autowarm.__all__},
         "autowarm": autowarm, "math": math, "np": np, "torch": torch, "geometry": geometry, "theory": theory, "K": theory.Smoothness(1.7, 2.0, 0.3, 5.0),
-        "w": net[0].weight, "calibrate": calibrate, "objective": objective, "Profile": Profile, "fit": fit, "Probe": Probe, "total_kappa": total_kappa, "net": net, "folder": folder,
+        "w": net[0].weight, "nn": nn, "calibrate": calibrate, "objective": objective, "Profile": Profile, "fit": fit, "Probe": Probe, "total_kappa": total_kappa, "net": net, "folder": folder,
         "opt": autowarm.Muon.from_model(net, lr=1e-3),
         "sched": autowarm.AdaptiveWarmup(autowarm.Muon.from_model(net, lr=1e-3), 100),
         "loader": torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2),
@@ -315,7 +353,7 @@ def speaks(message: str, words: str) -> None:
 
 @pytest.mark.parametrize(("typed", "words"), API.items(), ids=API)
 def test_a_mistake_in_code_is_named(typed: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises((TypeError, ValueError, OSError)) as caught:
+    with pytest.raises((TypeError, ValueError, OSError, RuntimeError)) as caught:
         eval(typed, names(tmp_path))
     speaks(str(caught.value), words)
 
@@ -325,7 +363,8 @@ def test_a_mistake_in_a_command_is_named(
     typed: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("letter.txt").write_text(LETTER)
+    for name, text in {"letter.txt": LETTER, "broken.yaml": "steps: [1\n", "empty.py": "x = 1\n"}.items():
+        Path(name).write_text(text)
     assert main(shlex.split(typed)) in (1, 2)
     speaks(capsys.readouterr().err, words)
 

@@ -10,7 +10,7 @@ import math
 import numbers
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
@@ -91,7 +91,9 @@ class Observation(NamedTuple):
         except OverflowError:
             raise ValueError(f"the loss, a {type(loss).__name__}, is beyond the range of a float") from None
         except (TypeError, ValueError):
-            raise TypeError(f"a loss is a number or a one-element tensor, got {type(loss).__name__}") from None
+            inside = "output.loss" if hasattr(loss, "loss") else 'output["loss"]' if isinstance(loss, Mapping) else ""
+            pass_it = f": pass {inside}" if inside else ": call it" if callable(loss) else ""
+            raise TypeError(f"a loss is a number or a one-element tensor, got {type(loss).__name__}{pass_it}") from None
 
     def copy(self) -> Self:
         """A copy to keep for later: loops may change their loss in place, as ``loss /= accumulation`` does."""

@@ -284,7 +284,9 @@ def _warn_of_replaced_settings(args: Any, warned: set[str]) -> None:
 
 def _optimizer_by_name(name: str, args: Any) -> tuple[Callable[[], Callable[..., Optimizer]], dict[str, Any]]:
     """One of our optimizers as Trainer's ``optimizer_cls_and_kwargs``, from its rate, decay and ``optim_args``."""
-    key = name.lower()
+    key = str(name).lower()
+    if isinstance(name, Optimizer):
+        raise TypeError(f"optim is a name, got a {type(name).__name__}: pass optimizers=(optimizer, None)")
     if key not in _OPTIMIZERS:
         near = difflib.get_close_matches(key, _OPTIMIZERS, n=1)
         instead = f"perhaps {near[0]!r}" if near else "or leave optim out, and args.optim holds, as for AdamW"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from .._torch.devices import traced_as_constant
 from ..optim.together import Together
@@ -39,6 +40,8 @@ def wrapped_by(optimizer: Optimizer) -> Optimizer | None:
     Raises:
         ValueError: the optimizers that it keeps have this one's tensors in groups of their own.
     """
+    if isinstance(optimizer, LRScheduler):  # a mistake, though it has an optimizer
+        return None
     if isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
         return inner
     if not isinstance(optimizer, Optimizer) or isinstance(optimizer, Together):

@@ -95,7 +95,7 @@ def find_rate(
         True
         >>> opt = Muon.from_model(model, lr=search.suggestion)
     """
-    if not callable(closure) or isinstance(model, Optimizer) or not hasattr(optimizer, "param_groups"):
+    if not callable(closure) or not isinstance(model, nn.Module) or not hasattr(optimizer, "param_groups"):
         got = ", ".join(type(one).__name__ for one in (model, optimizer, closure) if one is not None)
         raise TypeError(
             "the order is find_rate(model, optimizer, closure), where closure() runs the next batch forward and "

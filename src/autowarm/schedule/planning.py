@@ -102,7 +102,9 @@ def clean(**given: Any) -> dict[str, Any]:
             if number is not None and (isinstance(number, bool) or not holds(number)):
                 raise ValueError
         except (TypeError, ValueError, OverflowError):  # float(10**400)
-            got = repr(value) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
+            if isinstance(value, str):  # YAML reads 1e-3 as a string
+                raise ValueError(f"{name} is the text {value!r}: it {words}") from None
+            got = repr(value) if isinstance(value, int | float | None) else f"a {type(value).__name__}"
             raise ValueError(f"{name} {words}, got {got}") from None
     return checked
 

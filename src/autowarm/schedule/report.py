@@ -170,8 +170,8 @@ class Report:
         """
         if (profile := self.profile) is None:
             raise RuntimeError(
-                "there is no η(Δ) to plot yet: it follows from the first finite losses, and from f* where target_loss "
-                "is not given and they have an arbitrary zero. Until then time alone sets the rate"
+                "there is no η(Δ) to plot yet: it follows from the first losses, so plot after some steps; if they "
+                "begin at 0 or below, pass target_loss, for without it time alone sets the rate"
             )
         ax, fstar = axes_or_new(ax, 5.5, 3.2), self._state.target_loss or 0.0
         rate = self._state.share * self._peak

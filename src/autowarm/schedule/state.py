@@ -32,8 +32,9 @@ def checked(
         the optimizer's tensors; ``max_nonfinite``.
     """
     if not isinstance(inner := unwrapped(optimizer), Optimizer):
-        swapped = ": the optimizer comes first, then total_steps" if isinstance(given["total_steps"], Optimizer) else ""
-        raise TypeError(f"the first argument is the optimizer, got a {type(inner).__name__}{swapped}")
+        then = "then total_steps" if isinstance(given["total_steps"], Optimizer) else "such as torch.optim.AdamW(...)"
+        kind = type(inner).__name__
+        raise TypeError(f"the first argument is the optimizer, got a {kind}: the optimizer comes first, {then}")
     # What no plan holds.
     limits = clean(max_nonfinite=given.pop("max_nonfinite"), peak_limit=given.pop("peak_limit"))
     if not (trained is None or isinstance(trained, bool)):

@@ -24,7 +24,9 @@ def test_train_makes_one_run_and_prints_where(
     assert signal.getsignal(signal.SIGINT) is before
     text = capsys.readouterr().out
     assert "update 5/5" in text
-    assert all(re.search(r"ETA \d+:\d\d$", line) for line in text.splitlines() if line.startswith("update "))
+    first, *others = (line for line in text.splitlines() if line.startswith("update "))
+    assert re.fullmatch(r"update 1/5  loss \S+  rate \S+", first)  # which tells nothing of the speed
+    assert all(re.search(r"ETA \d+:\d\d$", line) for line in others)
     ended = re.search(r"^warm-up ended after (\d) updates, by (\w+)$", text, re.MULTILINE)
     assert ended
     assert f"warm-up {ended[1]} updates (ended by {ended[2]})" in text

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = [
         re.sub("^(--[^=]+=)?~/", lambda option: (option[1] or "") + os.path.expanduser("~/"), word) for word in words
     ]
-    if not argv or argv[0] in ("-h", "--help"):
+    if not argv or argv[0] in ("-h", "--help", "help"):
         print(USAGE, end="")
         return 0 if argv else 2
     if argv[0] == "--version":

@@ -72,7 +72,12 @@ def _parser() -> Parser:
     add("--run", metavar="TEXT", default="", help="only the runs with this in their names")
     add("--total-steps", metavar="T", type=int, help="the run's planned length, if the log ends earlier")
     add("--first-loss", metavar="LOSS", type=float, help="the loss at update 1, if the log begins later")
-    add("--max-warmup", metavar="LIMIT", type=limit, help="the longest warm-up, a share of the run (1: all) or updates")
+    add(
+        "--max-warmup",
+        metavar="LIMIT",
+        type=share_or_updates,
+        help="the longest warm-up, a share of the run (1: all) or updates",
+    )
     kinds = "the optimizer's: sign for Adam's kind and Lion (default), spectral for Muon, frobenius for normSGD"
     add("--geometry", choices=[*PEAK_SHARES], default="sign", help=kinds)
     add("--trained", action="store_true", help="the run began with trained weights, as fine-tuning does")
@@ -82,7 +87,7 @@ def _parser() -> Parser:
     return parser
 
 
-def limit(text: str) -> float | int:
+def share_or_updates(text: str) -> float | int:
     """A whole number from 2 is a number of updates; what is at most 1 is a share of the run, so that 1 is all of it."""
     return int(text) if text.isdecimal() else float(text)
 

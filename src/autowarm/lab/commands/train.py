@@ -42,6 +42,8 @@ def run(argv: list[str]) -> int:
             raise UsageError(
                 f"schedule.{name} belongs to kinds {either(kinds)}; kind {schedule.kind} does not follow it"
             )
+    if start is not None and not Path(start).is_dir():
+        raise UsageError(f"--resume-from {start}: no such folder; give a checkpoint-… in a run's folder")
     folder = Path(out or f"runs/{config.label}")
     if dry:
         from ..paper.costs import describe
@@ -102,11 +104,14 @@ def _step_line(config: RunConfig) -> Callable[[Any], None]:
         nonlocal last
         if progress.switched_at == progress.step:
             print(f"warm-up ended after {progress.step} updates, by {progress.ended_by}", flush=True)
-        if last is None or progress.step % every == 0 or progress.step == config.steps:
-            before, last = last or (progress.step - 1, 0.0), (progress.step, progress.seconds)
+        line = f"update {progress.step}/{config.steps}  loss {progress.loss:.4f}  rate {progress.lr:.3e}"
+        if last is None:  # the first update loads and compiles, and says nothing of the speed
+            print(*[f"resumes after update {progress.step - 1}"] * (progress.step > 1), line, sep="\n", flush=True)
+            last = progress.step, progress.seconds
+        elif progress.step % every == 0 or progress.step == config.steps:
+            before, last = last, (progress.step, progress.seconds)
             seconds = max(1e-9, (progress.seconds - before[1]) / (progress.step - before[0]))
-            line = f"update {progress.step}/{config.steps}  loss {progress.loss:.4f}  rate {progress.lr:.3e}  "
-            line += f"{seconds * 1e3:.0f} ms/update"
+            line += f"  {seconds * 1e3:.0f} ms/update"
             if config.task is None:  # a small task has a batch size of its own
                 line += f"  {per_step / seconds:,.0f} {unit}/s"
             print(f"{line}  ETA {duration(seconds * (config.steps - progress.step))}", flush=True)

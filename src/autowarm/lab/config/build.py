@@ -25,12 +25,18 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
           list[int]: "a list of whole numbers", list[float]: "a list of numbers", list[str]: "a list of names",
           list[int | float]: "a list of numbers", list[dict[str, Any]]: "a list of mappings",
           dict[str, Any]: "keys and values"}  # fmt: skip
+# What people type out of habit, and the keys that they mean, of a comparison or of a run.
+_MEANT = {"optimizers": "rates", "seed": "seeds", "lr": "rates optimizer.lr", "learning_rate": "rates optimizer.lr",
+          "epochs": "run.steps steps", "max_warmup": "run.schedule.options schedule.options"}  # fmt: skip
 _LONGEST = 100  # letters of a wrong value in a message
 _MOST = 100_000  # values of a config file
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that raises our UsageError."""
+    """argparse that raises our UsageError, and reads --max_warmup as --max-warmup."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return super().parse_args([re.sub("^--[a-z_]+", lambda name: name[0].replace("_", "-"), x) for x in args])
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog.removeprefix('autowarm ')}: {message}")
@@ -84,6 +90,7 @@ def _read_words(words: Iterable[str], config_class: type, flat: dict[str, Any], 
         if not word.startswith("--"):
             raise LabError(f"{word!r} belongs to no option: give each as --KEY VALUE")
         value, key = text if equals else next(words, None), key.removeprefix("--")
+        key = under if (under := key.replace("-", "_")) in known else key  # --batch-size is --batch_size
         by_name = next((name for name in (f"{key}.name", f"{key}.kind") if name in known), None)
         if by_name and re.fullmatch(r"\w[\w.-]*", value or "a-name"):
             key = by_name
@@ -109,7 +116,8 @@ def _nearest_key(key: str, known: Iterable[str]) -> str:
     section, _, name = key.rpartition(".")
     if f"{key.removesuffix(name)}options" in known and section.endswith("schedule"):
         return f"arguments of AdaptiveWarmup go into --{section}.options, as in --{section}.options '{{{name}: VALUE}}'"
-    inside = sorted(name for name in known if name.endswith(f".{key}"))
+    inside = [name for name in _MEANT.get(key, "").split() if name in known]
+    inside += sorted(name for name in known if name.endswith(f".{key}"))
     return nearest(inside[0] if inside else key, known, "--config takes a preset, and --help lists the options")
 
 
@@ -256,7 +264,9 @@ def read_yaml(name: str, command: str = "*", extending: tuple[str, ...] = ()) ->
     try:
         values = load_yaml(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, ValueError) as error:
-        raise LabError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
+        place = f"{path}, line {mark.line + 1}" if mark else path
+        raise LabError(f"{place}: not valid YAML: {' '.join(str(problem).split())}") from None
     if not isinstance(values, dict):
         raise LabError(f"{path}: expected keys and values, got {type(values).__name__}")
     scale = path.parent.name == "scaled" and name.partition("/")[0]

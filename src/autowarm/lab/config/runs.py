@@ -181,8 +181,8 @@ class EngineConfig:
 
 # What a run's numbers must be, and that in words; null is always allowed where a key may be null.
 _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("model.layers model.ff model.seq_len model.heads steps batch_size eval_batches checkpoint_every engine.accumulate "
-     "engine.keep_checkpoints data.max_bytes", lambda x: x > 0, "be at least 1"),
+    ("model.layers model.width model.ff model.seq_len model.heads steps batch_size eval_batches checkpoint_every "
+     "engine.accumulate engine.keep_checkpoints data.max_bytes", lambda x: x > 0, "be at least 1"),
     ("engine.eval_every engine.curvature_every engine.sharpness_every data.workers clip optimizer.weight_decay",
      lambda x: 0 <= x < math.inf, "not be negative"),
     ("model.init_scale model.norm_eps optimizer.lr schedule.sigma_f2 schedule.peak_gap",

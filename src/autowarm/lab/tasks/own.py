@@ -150,7 +150,8 @@ def load(place: str) -> Any:
         spec.loader.exec_module(module)
     if not hasattr(module, name):
         names = [key for key, value in vars(module).items() if hasattr(value, "batches")]
-        raise UsageError(f"--task {place}: {file.name} has no {name!r}; {nearest(name, names or vars(module))}")
+        otherwise = "" if names else "it needs an object with model(), batches(seed), loss() and validation()"
+        raise UsageError(f"--task {place}: {file.name} has no {name!r}; {nearest(name, names, otherwise)}")
     task = getattr(module, name)
     if not isinstance(task, type):
         return task

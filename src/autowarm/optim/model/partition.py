@@ -269,7 +269,8 @@ def check_patterns(option: str, patterns: Iterable[str], model: nn.Module) -> No
     try:
         lost = [pattern for pattern in patterns if not any(re.search(pattern, name) for name in names)]
     except (TypeError, re.error) as error:
-        raise ValueError(f"{option} takes regular expressions for names, got {patterns!r} ({error})") from None
+        got = " ".join(repr(patterns).split())  # a model's has lines
+        raise ValueError(f"{option} takes regular expressions for names, got {got} ({error})") from None
     if lost:
         raise ValueError(f"{option}: {lost[0]!r} matches none of the parameters' names, such as {names[0]!r}")
 

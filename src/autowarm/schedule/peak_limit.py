@@ -2,7 +2,8 @@
 
 A step at rate η moves the weights by η·‖d‖, T steps in random directions by √T times that: at most c times their norm,
 if peak ≤ c·‖W0‖/(‖d‖·√min(T, 4000)). Norms are over all trained tensors; of groups with other peaks, the root
-of Σ(peakᵢ·‖dᵢ‖)² counts. One factor multiplies the schedule: under a cap, the rate would stay high for too long.
+of Σ(peakᵢ·‖dᵢ‖)² counts. Weights that begin small have to grow: they count as large as PyTorch's default initialisation,
+in which m rows have ‖W0‖² = m/3. One factor multiplies the schedule: a cap would keep the rate high for too long.
 """
 
 import math
@@ -51,7 +52,8 @@ class PeakLimit:
             total = torch.tensor(sums, dtype=torch.float32, device=collective_device(ranks))
             dist.all_reduce(total, group=ranks)
             sums = total.tolist()
-        moves = math.sqrt(sums[1] / sums[0]) if sums[0] > 0 else 0.0
+        weights, usual, step = sums
+        moves = math.sqrt(step / max(weights, usual)) if weights > 0 else 0.0
         self.moves = moves if math.isfinite(moves) else 0.0
         self.resize(length)
 
@@ -75,16 +77,17 @@ class PeakLimit:
 @in_normal_mode
 @torch.no_grad()
 def _sums(optimizer: Optimizer, rates: Iterable[Rate]) -> list[float]:
-    """A rank's ‖W0‖² and (peak·‖d‖)²; NaN if a tensor has no values, or a step of unknown norm."""
+    """A rank's ‖W0‖², that of PyTorch's initialisation, and (peak·‖d‖)²; NaN without values or for unknown steps."""
     peaks = {id(group): rate.peak * rate.scale for group, rate in zip(optimizer.param_groups, rates, strict=False)}
-    weights, step = list[torch.Tensor](), 0.0
+    weights, usual, step = list[torch.Tensor](), 0.0, 0.0
     for one in inside(optimizer):
         for group in one.param_groups:
             for p in (p for p in group["params"] if p.requires_grad and peaks.get(id(group))):
                 if is_lazy(p) or p.is_meta or p.layout is not torch.strided:
-                    return [math.nan, math.nan]
+                    return [math.nan] * 3
                 x = local(p.detach())
                 norm = torch.linalg.vector_norm(x, dtype=torch.float32 if x.itemsize < 4 else x.dtype)
                 weights.append(norm.to(weights[0] if weights else norm) * math.sqrt(shards(p)))
+                usual += p.shape[0] / 3 if p.ndim > 1 else 0.0
                 step += (peaks[id(group)] * step_norm(one, group, p.shape)) ** 2
-    return [sum(norm**2 for norm in torch.stack(weights).tolist()) if weights else 0.0, step]
+    return [sum(norm**2 for norm in torch.stack(weights).tolist()) if weights else 0.0, usual, step]

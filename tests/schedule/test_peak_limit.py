@@ -24,7 +24,7 @@ from tests.schedule.schedule_runs import saved
 T, HOT = 100, 0.1
 
 
-def weights(*shape: int, scale: float = 0.1) -> nn.Parameter:
+def weights(*shape: int, scale: float = 0.25) -> nn.Parameter:
     torch.manual_seed(0)
     return nn.Parameter(scale * torch.randn(*shape))
 
@@ -191,6 +191,15 @@ def test_there_is_no_limit(make: Callable[[], Optimizer]) -> None:
     scheduler._limit.look(optimizer, scheduler._groups.rates)
     scheduler._limit.settle(optimizer, scheduler._groups.rates, T, None)
     assert (scheduler._limit.factor, scheduler.metrics().get("peak_limit")) == (1.0, None)
+
+
+def test_weights_that_begin_small_count_as_large_as_pytorch_starts_them() -> None:
+    step = HOT * math.sqrt(8 * 8 + 6 * 4 + 3)
+    small = [weights(8, 8, scale=1e-3), weights(6, 2, 2, scale=1e-3), weights(3, scale=1e-3)]
+    assert factor(Lion(small, lr=HOT)) == pytest.approx(2.5 * math.sqrt((8 + 6) / 3) / step / math.sqrt(T))
+    usual = math.sqrt(64 / 3)
+    linear = nn.Linear(256, 64, bias=False)
+    assert float(linear.weight.detach().norm()) == pytest.approx(usual, rel=0.05)
 
 
 def test_groups_share_one_factor() -> None:

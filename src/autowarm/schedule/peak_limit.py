@@ -1,9 +1,9 @@
 """The walk limit: at a run's first update, how high a peak rate its weights bear.
 
 A step at rate η moves the weights by η·‖d‖, T steps in random directions by √T times that: at most c times their norm,
-if peak ≤ c·‖W0‖/(‖d‖·√min(T, 4000)). Norms are over all trained tensors; of groups with other peaks, the root
-of Σ(peakᵢ·‖dᵢ‖)² counts. Weights that begin small have to grow: they count as large as PyTorch's default initialisation,
-in which m rows have ‖W0‖² = m/3. One factor multiplies the schedule: a cap would keep the rate high for too long.
+if peak ≤ c·‖W0‖/(‖d‖·√min(T, 4000)). Norms are over all trained tensors, of groups with other peaks √Σ(peakᵢ·‖dᵢ‖)².
+Weights that begin small have to grow: they count as large as PyTorch starts them, with ‖W‖² = m/3 for a matrix of
+m rows. One factor multiplies the schedule: under a cap, the rate would stay high for too long.
 """
 
 import math
@@ -27,8 +27,8 @@ from .groups import Rate
 class PeakLimit:
     """Lowers the peak rates by ``factor`` where they exceed the limit of c = ``given``; None limits nothing.
 
-    "warn" finds the factor for c = 2.5, and leaves the peaks: ``acting`` is 1. ``moves`` is the share of the weights'
-    norm by which an update at the peaks moves them: None before the first update, 0 where it cannot be told.
+    "warn" finds the factor for c = 2.5, and leaves the peaks: ``acting`` is 1. ``moves`` is by what share of their norm
+    an update at the peaks moves the weights: None before the first update, 0 where it cannot be told.
     """
 
     def __init__(self, given: "float | Literal['warn'] | None") -> None:
@@ -53,8 +53,7 @@ class PeakLimit:
             dist.all_reduce(total, group=ranks)
             sums = total.tolist()
         weights, usual, step = sums
-        moves = math.sqrt(step / max(weights, usual)) if weights > 0 else 0.0
-        self.moves = moves if math.isfinite(moves) else 0.0
+        self.moves = math.sqrt(step / max(weights, usual)) if weights and weights + step < math.inf else 0.0
         self.resize(length)
 
     def resize(self, length: int | None) -> bool:
@@ -88,6 +87,6 @@ def _sums(optimizer: Optimizer, rates: Iterable[Rate]) -> list[float]:
                 x = local(p.detach())
                 norm = torch.linalg.vector_norm(x, dtype=torch.float32 if x.itemsize < 4 else x.dtype)
                 weights.append(norm.to(weights[0] if weights else norm) * math.sqrt(shards(p)))
-                usual += p.shape[0] / 3 if p.ndim > 1 else 0.0
+                usual += p.shape[0] / 3 * (p.ndim > 1)
                 step += (peaks[id(group)] * step_norm(one, group, p.shape)) ** 2
     return [sum(norm**2 for norm in torch.stack(weights).tolist()) if weights else 0.0, usual, step]

@@ -8,7 +8,7 @@ m rows. One factor multiplies the schedule: under a cap, the rate would stay hig
 
 import math
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,15 +25,14 @@ from .groups import Rate
 
 
 class PeakLimit:
-    """Lowers the peak rates by ``factor`` where they exceed the limit of c = ``given``; None limits nothing.
+    """Lowers the peak rates by ``factor`` where they exceed the limit of c = ``most``; None limits nothing.
 
-    "warn" finds the factor for c = 2.5, and leaves the peaks: ``acting`` is 1. ``moves`` is by what share of their norm
-    an update at the peaks moves the weights: None before the first update, 0 where it cannot be told.
+    ``moves`` is the share of their norm by which an update at the peaks moves the weights: None before the first
+    update, 0 where it cannot be told.
     """
 
-    def __init__(self, given: "float | Literal['warn'] | None") -> None:
-        self.given, self.most = given, 2.5 if given == "warn" else given
-        self.factor, self.acting, self.length = 1.0, 1.0, OPEN_HORIZON
+    def __init__(self, most: float | None) -> None:
+        self.most, self.factor, self.length = most, 1.0, OPEN_HORIZON
         self.moves: float | None = None
         self._sums: list[float] | None = None  # from before the first update
 
@@ -61,16 +60,12 @@ class PeakLimit:
         before, self.length = self.factor, length or OPEN_HORIZON
         if self.most is not None and self.moves:
             self.factor = min(1.0, self.most / math.sqrt(min(self.length, OPEN_HORIZON)) / self.moves)
-        self.acting = 1.0 if self.given == "warn" else self.factor
         return self.factor != before
 
     def words(self, lr: float) -> dict[str, Any]:
         """What the warning says of a peak rate."""
         moves, bears = (float(f"{100 * share * (self.moves or 0.0):.2g}") for share in (1.0, self.factor))
-        acts = f"the peak is {lr * self.factor:.2g} (peak_limit=None keeps {lr:g})"
-        if self.given == "warn":
-            acts = f"peak_limit={self.most:g} would lower the peak to {lr * self.factor:.2g}"
-        return {"lr": lr, "updates": self.length, "moves": moves, "bears": bears, "acts": acts}
+        return {"lr": lr, "updates": self.length, "moves": moves, "bears": bears, "peak": lr * self.factor}
 
 
 @in_normal_mode

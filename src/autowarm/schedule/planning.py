@@ -73,11 +73,7 @@ class _Others:
     sigma_f2: Annotated[float, _POSITIVE]
     rho: Annotated[float, (float, lambda x: x > 1 and math.isfinite(x), "must be above 1 and finite")]
     steps: Annotated[int, (_whole, lambda x: x >= 1, "must be a whole number ≥ 1")]
-    peak_limit: Annotated[
-        float | Literal["warn"] | None,
-        (lambda x: x if x == "warn" else _POSITIVE[0](x), lambda x: x == "warn" or _POSITIVE[1](x),
-         _POSITIVE[2] + ', or "warn"'),
-    ]  # fmt: skip
+    peak_limit: Annotated[float | None, _POSITIVE]
     max_nonfinite: Annotated[int | None, (_whole, lambda x: x >= 1, "must be at least 1, or None")]
 
 

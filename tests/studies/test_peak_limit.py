@@ -32,12 +32,14 @@ def test_the_table_says_what_a_limit_costs_and_what_it_saves() -> None:
         "peak limit 2": [3.0, 2.0, 1.5, 1.04, 1.1, 1.2, 1.3],
     })  # fmt: skip
     lines = [[*line.values()] for line in csv.DictReader(peak_limit.judgement_table(rows).splitlines())]
-    assert [line[:7] for line in lines] == [
-        ["1,000", DEFAULT, "4", "0.00 (0.0)", "1.000", "2.000", "3.000"],
-        ["1,000", "peak limit 2.5", "4", "0.00 (0.0)", "0.200", "0.400", "0.600"],
-        ["1,000", "peak limit 2", "4", "1.00 (1.0)", "0.100", "0.200", "0.300"],
+    assert [line[1:8] for line in lines] == [
+        ["60", DEFAULT, "4", "0.00 (0.0)", "1.000", "2.000", "3.000"],
+        ["60", "peak limit 2.5", "4", "0.00 (0.0)", "0.200", "0.400", "0.600"],
+        ["60", "peak limit 2", "4", "1.00 (1.0)", "0.100", "0.200", "0.300"],
+        ["61", DEFAULT, "4", "0.00 (0.0)", "1.000", "2.000", "3.000"],
+        ["61", "peak limit 2.5", "4", "0.00 (0.0)", "0.200", "0.400", "0.600"],
     ]
-    assert lines[1][7].startswith("-1.60")
+    assert lines[1][8].startswith("-1.60")
 
 
 @pytest.mark.parametrize(("lr", "copied"), [(0.003, True), (3.0, False)])

@@ -2,21 +2,27 @@
 
     python -m studies peak_limit [--list]         make what is left of the runs, or say what is left
 
-**The judgement, written before the first run.** Two limits, c = 2.5 and c = 2, against the same schedule without one.
+**The first judgement, written before the first run.** Two limits, c = 2.5 and c = 2, against the same schedule without
+one, at 1,000 updates on seed 60.
 
-(a) The grid of `bench`, on its seeds: five beds, four optimizers and seven rates at 1,000 updates, four beds at 4,000.
-    Where the limit is above the peak, the run is that of the default to the bit, and its row is copied. The cost at
-    the tuned rate is that of `regret` against the default there. The excess at 3, 10 and 30 times the tuned rate, and
-    the sensitivity, are those of `measures`. The noise is the standard error of the paired differences over settings.
-(b) Weights that begin a tenth as large and have to grow ("small"): MLP and LLaMA on bytes, 1,000 updates at the tuned
-    rate, on seed 60. These count as settings at the tuned rate.
-(c) By arithmetic, without a run: the paper's presets, the fine-tuning study's rates, and the tuned rates of all stored
-    settings whose task is still there. A setting in which a limit acts is priced on the rates that were run.
+(a) The grid of `bench`: five beds, four optimizers and seven rates. Where the limit is above the peak, the run is that
+    of the default to the bit, and its row is copied. The cost at the tuned rate is that of `regret` against the default
+    there. The excess at 3, 10 and 30 times the tuned rate, and the sensitivity, are those of `measures`. The noise is
+    the standard error of the paired differences over settings.
+(b) Weights that begin a tenth as large and have to grow ("small"): MLP and LLaMA on bytes, at the tuned rate. These
+    count as settings at the tuned rate.
 
 A limit becomes the default if it costs at most 0.05 % of the progress in the mean over the settings of (a) and (b) and
-at most 1 % at worst, and if it halves the mean excess over 3, 10 and 30 times the tuned rate, at both lengths. If both
-do, it is the one of the lower excess. If none does, the schedule only warns. All groups of a hybrid share one factor,
-as Muon's runs here do; if Muon fails and the others pass, each group having its own is judged next, on other seeds.
+at most 1 % at worst, and if it halves the mean excess over 3, 10 and 30 times the tuned rate. If none does, it only
+warns.
+
+It came out that the limits pass (a) and fail (b), where they compared a step with the small weights alone.
+
+**The second judgement, written before its first run.** Weights count as large as PyTorch's default initialisation now,
+which changes no run of (a). One limit, c = 2.5, by the same bounds at each length: (a) at 1,000 updates on seed 61 and
+at 4,000 updates on seed 60, on the beds that `bench` has there; (b) on all five beds, on seed 61. (c) The limit is also
+run in the stored settings in which it acts and whose task is still there, and priced against the default there, beside
+the judgement: some of their rates are three times the tuned ones.
 """
 
 from collections.abc import Sequence
@@ -26,70 +32,102 @@ from statistics import fmean as mean
 from autowarm.lab.analysis.markdown import comma_separated
 from autowarm.lab.analysis.statistics import Estimate
 
-from . import beds, bench, entries
-from .measures import regret
+from . import beds, bench, entries, measures
+from .measures import Setting, mean_loss, regret, settings
 from .pages.tables import mean_and_worst, whole_seeds, with_error
 from .rows import Cell, PlannedRow, Row, Rows
 
 LIMITS = ("peak limit 2.5", "peak limit 2")
-NAMES = (entries.DEFAULT, *LIMITS)
-SEED = 60  # of (b)
+GRIDS = ((1_000, 60, LIMITS), (1_000, 61, LIMITS[:1]), (4_000, 60, LIMITS[:1]))
+"""Updates, seed and limits of each judgement's (a)."""
+SMALL = (
+    (60, ("mlp", "bytes"), ("small bare limit 2.5", "small bare limit 2")),
+    (61, (*bench.BEDS,), ("small peak limit 2.5",)),
+)
+"""Seed, beds and limits of each judgement's (b); the bare ones compared a step with the weights as they were."""
+FREE = "small peak limit none"
 TUNED = bench.FACTORS.index(1.0)  # the three after it are about 3, 10 and 30
 
 
-def small() -> list[tuple[str, Cell]]:
+def small(beds_of: Sequence[str]) -> list[tuple[str, Cell]]:
     """The settings of (b): their parts and cells."""
-    return [(bench.BEDS[bed][0], bench.cells(bed, one, 1_000)[TUNED])
-            for bed in ("mlp", "bytes") for one in bench.OPTIMIZERS]  # fmt: skip
+    return [(bench.BEDS[bed][0], bench.cells(bed, one, 1_000)[TUNED]) for bed in beds_of for one in bench.OPTIMIZERS]
+
+
+def acts(run: PlannedRow) -> bool:
+    """Whether the limit lowers the peak of a run."""
+    training = entries.Training(beds.network(beds.task(run.cell.task), run.seed), run)
+    scheduler = entries.find(run.schedule)(training)
+    scheduler._limit.settle(training.optimizer, scheduler._groups.rates, run.cell.steps, None)
+    return scheduler._limit.factor < 1.0
+
+
+def stored() -> list[tuple[Setting, Rows]]:
+    """The settings of (c) whose task is still there, with the rows of their study."""
+    studies = ((measures.stored(bench.DATA.parent, study), seeds) for study, seeds in measures.STUDIES.items())
+    return [(one, rows) for rows, seeds in studies for one in settings(rows, seeds) if one.cell.task in beds.TASKS]
 
 
 def make(run: PlannedRow) -> Row:
-    """Make a run, or copy that of the default where no limit acts."""
-    known, same = Rows.load(bench.ROWS), replace(run, schedule=entries.DEFAULT)
-    if run.schedule in LIMITS and same in known:
-        training = entries.Training(beds.network(beds.task(run.cell.task), run.seed), run)
-        scheduler = entries.find(run.schedule)(training)
-        scheduler._limit.settle(training.optimizer, scheduler._groups.rates, run.cell.steps, None)
-        if scheduler._limit.factor == 1.0:
-            return {**known[same], "schedule": run.schedule}
+    """Make a run, or copy that without a limit where no limit acts."""
+    known, free = Rows.load(bench.ROWS), FREE if run.schedule.startswith("small") else entries.DEFAULT
+    same = replace(run, schedule=free)
+    if run.schedule != free and same in known and not acts(run):
+        return {**known[same], "schedule": run.schedule}
     return bench.make(run)
+
+
+def plans() -> list[bench.Part]:
+    """The grids of (a), with the default first, whose rows may be copied."""
+    return [part._replace(seeds=[seed], entries=(entries.DEFAULT, *limits))
+            for steps, seed, limits in GRIDS for part in bench.PLAN if part.steps == steps]  # fmt: skip
 
 
 def judgement_table(rows: Rows) -> str:
     """CSV: means over settings by length and limit: the cost, the excess, the sensitivity; the cost alone in (b)."""
     lines: list[list[object]] = []
-    for plan in bench.PLAN:
-        found = [whole_seeds(rows, bed, plan._replace(entries=NAMES)) for bed in plan.beds]
-        some = [one for swept in found if swept is not None for one in swept[1].values()]
+    for plan in plans():
+        swept = [whole_seeds(rows, bed, plan) for bed in plan.beds]
+        some = [one for sweeps in swept if sweeps is not None for one in sweeps[1].values()]
         over = {name: [[loss - min(map(min, one.curves.values())) for loss in one.curves[name][TUNED + 1 :]]
-                       for one in some] for name in NAMES}  # fmt: skip
-        for name in NAMES if some else ():
-            costs = [regret(one.curves[name][TUNED], one.curves[NAMES[0]][TUNED], one.first) for one in some]
-            change = [mean(x) - mean(y) for x, y in zip(over[name], over[NAMES[0]], strict=True)]
-            lines.append([f"{plan.steps:,}", name, len(some), mean_and_worst(costs),
+                       for one in some] for name in plan.entries}  # fmt: skip
+        for name in plan.entries if some else ():
+            costs = [regret(one.curves[name][TUNED], one.curves[entries.DEFAULT][TUNED], one.first) for one in some]
+            change = [mean(x) - mean(y) for x, y in zip(over[name], over[entries.DEFAULT], strict=True)]
+            lines.append([f"{plan.steps:,}", *plan.seeds, name, len(some), mean_and_worst(costs),
                           *(f"{mean(at):.3f}" for at in zip(*over[name], strict=True)),
                           with_error(Estimate(tuple(change))),
                           f"{mean(one.sensitivity(name) for one in some):.3f}"])  # fmt: skip
-    for name in LIMITS:
-        costs = []
-        for part, cell in small():
-            ours, free = (rows.losses(part, cell, f"small {which}").get(SEED) for which in (name, "peak limit none"))
-            if ours is not None and free is not None:
-                costs.append(regret(ours, free, rows.first_loss(part, cell, f"small {name}", [SEED])))
-        lines += [["1,000, small", name, len(costs), mean_and_worst(costs), *5 * ["–"]]] if costs else []
-    return comma_separated(["T", "limit", "settings", "cost at the tuned rate, % (worst)", "excess at 3 times", "at 10",
-                            "at 30", "mean excess − the default's", "sensitivity"], lines)  # fmt: skip
+    for seed, some_beds, limits in SMALL:
+        for name in limits:
+            costs = []
+            for part, cell in small(some_beds):
+                ours, free = (rows.losses(part, cell, which).get(seed) for which in (name, FREE))
+                if ours is not None and free is not None:
+                    costs.append(regret(ours, free, rows.first_loss(part, cell, name, [seed])))
+            lines += [["1,000", seed, name, len(costs), mean_and_worst(costs), *5 * ["–"]]] if costs else []
+    costs = []
+    for setting, made in stored():
+        ours = rows.losses("cells", setting.cell, LIMITS[0])
+        if {*setting.seeds} <= ours.keys():
+            free = mean_loss(made.losses("cells", setting.cell, entries.DEFAULT), setting.seeds)
+            first = made.first_loss("cells", setting.cell, entries.DEFAULT, setting.seeds)
+            costs.append(regret(mean_loss(ours, setting.seeds), free, first))
+    lines += [["stored settings", "", LIMITS[0], len(costs), mean_and_worst(costs), *5 * ["–"]]] if costs else []
+    return comma_separated(["T", "seed", "limit", "settings", "cost at the tuned rate, % (worst)", "excess at 3 times",
+                            "at 10", "at 30", "mean excess − the default's", "sensitivity"], lines)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Make what is left of the runs, or list it; print the table."""
     parser = bench.parser_of("peak_limit", __doc__)
     parser.add_argument("--list", action="store_true", help="only say what is left")
-    names = [f"small {name}" for name in ("peak limit none", *LIMITS)]
-    runs = bench.planned(part._replace(entries=NAMES) for part in bench.PLAN)
-    runs += [PlannedRow(part, cell, name, SEED) for part, cell in small() for name in names]
+    runs = bench.planned(plans())
+    runs += [PlannedRow(part, cell, name, seed) for seed, some, limits in SMALL for part, cell in small(some)
+             for name in (FREE, *limits)]  # fmt: skip
+    runs += filter(acts, (PlannedRow("cells", one.cell, LIMITS[0], seed) for one, _ in stored() for seed in one.seeds))
     if parser.parse_args(argv).list:
         print(bench.listing(runs, Rows.load(bench.ROWS), ()))
-    else:  # the default first, whose rows may be copied
-        bench.go_on(sorted(runs, key=lambda run: run.schedule in LIMITS), bench.ROWS, make)
+    else:
+        bench.go_on(runs, bench.ROWS, make)
     print(judgement_table(Rows.load(bench.ROWS)))

@@ -176,11 +176,14 @@ def test_the_loss_reaches_a_transformation_inside() -> None:
     ("inner", "step", "norm"),
     [(optax.lion, "lmo", 8.0), (optax.adam, "adam", 0.35 * 8.0), (optax.lion, None, 0.0)],
 )
-def test_a_peak_is_limited_by_the_weights(inner: Any, step: str | None, norm: float) -> None:
-    params = {"w": 0.1 * jnp.ones((8, 8))}
+@pytest.mark.parametrize(("weight", "size"), [(0.3, 2.4), (0.01, math.sqrt(8 / 3)), (0.0, math.inf)])
+def test_a_peak_is_limited_by_the_weights(
+    inner: Any, step: str | None, norm: float, weight: float, size: float
+) -> None:
+    params = {"w": weight * jnp.ones((8, 8))}
     grads = {"w": jnp.where(jnp.arange(64).reshape(8, 8) % 2, 1.0, -1.0)}
     for lr, acts in ((0.5, True), (1e-3, False)):
-        expected = 2.5 * 0.8 / (lr * norm) / T**0.5 if acts and step else 1.0
+        expected = 2.5 * size / (lr * norm) / T**0.5 if acts and step and weight else 1.0
         limited = adaptive_warmup(inner(lr), T, step=step)
         free = adaptive_warmup(inner(lr), T, step=step, peak_limit=None)
         states, update = [one.init(params) for one in (limited, free)], jax.jit(limited.update)

@@ -101,8 +101,10 @@ def adaptive_warmup(
 
 def _limit(bears: float, params: Any, updates: Any) -> Any:
     """By how much to lower a peak under which the first update is this one."""
-    most, norm = bears * optax.global_norm(params), optax.global_norm(updates)
-    return jnp.where((most > 0.0) & (norm > most), most / norm, 1.0).astype(float)
+    usual = sum(x.shape[-1] / 3 for x in jax.tree.leaves(params) if jnp.ndim(x) > 1)  # kernels are (inputs, outputs)
+    weights, norm = optax.global_norm(params), optax.global_norm(updates)
+    most = bears * jnp.maximum(weights, math.sqrt(usual))
+    return jnp.where((weights > 0.0) & (norm > most), most / norm, 1.0).astype(float)
 
 
 def _advance(plan: core.Plan, begun: Any, state: AdaptiveWarmupState, loss: Any) -> AdaptiveWarmupState:

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LinearLR, SequentialLR
 
 from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
 from autowarm.geometry import Frobenius, Spectral
+from autowarm.lab.data.images import scanned_digits
 from autowarm.optim import Together
 from autowarm.others import known
 from tests.programs import Launcher, results
@@ -23,7 +24,7 @@ from tests.schedule.schedule_runs import saved
 T, HOT = 100, 0.1
 
 
-def weights(*shape: int, scale: float = 0.1) -> nn.Parameter:
+def weights(*shape: int, scale: float = 0.25) -> nn.Parameter:
     torch.manual_seed(0)
     return nn.Parameter(scale * torch.randn(*shape))
 
@@ -66,10 +67,6 @@ def factor(optimizer: Optimizer, updates: int = 1, **options: Any) -> float | No
         (lambda ps: LMO(ps, lr=1.0, geometry=Frobenius(2.0, stacked=True)), (3, 6, 4)),
         (lambda ps: LMO(ps, lr=1.0, geometry="rows"), (6, 2, 3)),
         (lambda ps: LMO(ps, lr=1.0, geometry="columns"), (6, 4)),
-        *(
-            (lambda ps, radius=radius: torch.optim.Muon(ps, lr=1.0, weight_decay=0.0, adjust_lr_fn=radius), (9, 4))
-            for radius in (None, "original", "match_rms_adamw")
-        ),
     ],
 )
 def test_the_norm_of_a_step_is_known(make: Callable[[list[Tensor]], Optimizer], shape: tuple[int, ...]) -> None:
@@ -78,8 +75,17 @@ def test_the_norm_of_a_step_is_known(make: Callable[[list[Tensor]], Optimizer], 
     p.grad = torch.randn(shape)
     optimizer.step()
     expected = known.step_norm(optimizer, optimizer.param_groups[0], p.shape)
-    exact = not isinstance(optimizer, torch.optim.Muon)  # whose iterations are not
-    assert float((p.detach() - before).norm()) == pytest.approx(expected, rel=1e-4 if exact else 0.2)
+    assert float((p.detach() - before).norm()) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("radius", [None, "original", "match_rms_adamw"])
+def test_the_norm_of_pytorchs_muon_is_known(radius: str | None) -> None:
+    p = weights(9, 4)
+    before, optimizer = p.detach().clone(), torch.optim.Muon([p], lr=1.0, weight_decay=0.0, adjust_lr_fn=radius)
+    p.grad = torch.randn(9, 4)
+    optimizer.step()
+    expected = known.step_norm(optimizer, optimizer.param_groups[0], p.shape)
+    assert float((p.detach() - before).norm()) == pytest.approx(expected, rel=0.2)  # its iterations are inexact
 
 
 @pytest.mark.parametrize(
@@ -145,13 +151,11 @@ def test_it_is_said_once_in_these_words() -> None:
     assert Path(caught[0].filename).name == "test_peak_limit.py"
 
 
-def test_unless_a_limit_is_given_it_is_only_said() -> None:
-    runs = [AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T, **given) for given in ({}, {"peak_limit": None})]
-    with pytest.warns(UserWarning, match=r"peak_limit=2\.5 would lower the peak to 0\.0"):
-        ours = train(runs[0], range(T))
-    assert ours == train(runs[1], range(T))
-    assert runs[0].metrics()["peak_limit"] < 1.0
-    assert "limited" not in repr(runs[0])
+def test_the_default_is_the_judged_limit() -> None:
+    runs = [AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T, **given) for given in ({}, {"peak_limit": 2.5})]
+    with pytest.warns(UserWarning, match="the peak is 0.0"):
+        rates = [train(scheduler, range(T)) for scheduler in runs]
+    assert rates[0] == rates[1]
 
 
 def test_algorithm_1s_order_is_limited_from_its_first_update_on() -> None:
@@ -185,6 +189,15 @@ def test_there_is_no_limit(make: Callable[[], Optimizer]) -> None:
     scheduler._limit.look(optimizer, scheduler._groups.rates)
     scheduler._limit.settle(optimizer, scheduler._groups.rates, T, None)
     assert (scheduler._limit.factor, scheduler.metrics().get("peak_limit")) == (1.0, None)
+
+
+def test_weights_that_begin_small_count_as_large_as_pytorch_starts_them() -> None:
+    step = HOT * math.sqrt(8 * 8 + 6 * 4 + 3)
+    small = [weights(8, 8, scale=1e-3), weights(6, 2, 2, scale=1e-3), weights(3, scale=1e-3)]
+    assert factor(Lion(small, lr=HOT)) == pytest.approx(2.5 * math.sqrt((8 + 6) / 3) / step / math.sqrt(T))
+    usual = math.sqrt(64 / 3)
+    linear = nn.Linear(256, 64, bias=False)
+    assert float(linear.weight.detach().norm()) == pytest.approx(usual, rel=0.05)
 
 
 def test_groups_share_one_factor() -> None:
@@ -260,18 +273,14 @@ def test_another_length_in_the_warm_up_moves_it(total: int, ratio: float) -> Non
     assert rates[0] == rates[1]
 
 
-def test_another_length_in_the_decay_leaves_it_and_an_alarm_starts_from_it() -> None:
-    scheduler = AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T, recover="warn", peak_limit=2.5)
+def test_another_length_in_the_decay_leaves_it() -> None:
+    scheduler = AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T, peak_limit=2.5)
     with warnings.catch_warnings(action="ignore"):
         train(scheduler, range(60))
-        assert scheduler.phase == "decay"
-        limit, rate = scheduler.metrics()["peak_limit"], scheduler.get_last_lr()
-        scheduler.extend(10 * T)
-        assert (scheduler.metrics()["peak_limit"], scheduler.get_last_lr()) == (limit, rate)
-        for _ in range(2):
-            scheduler.optimizer.step()
-            scheduler.step(math.nan)
-    assert scheduler.recoveries[0].peak_before == pytest.approx(HOT * limit)
+    assert scheduler.phase == "decay"
+    before, rate = scheduler.metrics()["peak_limit"], scheduler.get_last_lr()
+    scheduler.extend(10 * T)
+    assert (scheduler.metrics()["peak_limit"], scheduler.get_last_lr()) == (before, rate)
 
 
 def test_after_a_milestone_it_looks_at_the_weights_of_then() -> None:
@@ -287,6 +296,18 @@ def test_after_a_milestone_it_looks_at_the_weights_of_then() -> None:
         with warnings.catch_warnings(action="ignore"):
             both.step() if t < 3 else ours.step(1.0)
     assert ours.metrics()["peak_limit"] == pytest.approx(min(1.0, 2.5 * norm / (HOT * 8) / math.sqrt(T)))
+
+
+def test_an_alarm_starts_from_the_limited_peak() -> None:
+    scheduler = AdaptiveWarmup(Lion([weights(8, 8)], lr=HOT), T, recover="warn", peak_limit=2.5)
+    with warnings.catch_warnings(action="ignore"):
+        train(scheduler, range(60))
+        scheduler.optimizer.step()
+        scheduler.step(math.nan)
+        scheduler.optimizer.step()
+        scheduler.step(math.nan)
+    assert scheduler.recoveries
+    assert scheduler.recoveries[0].peak_before == pytest.approx(HOT * scheduler.metrics()["peak_limit"])
 
 
 @pytest.fixture(scope="module")
@@ -312,3 +333,53 @@ def test_ranks_share_one_limit(
 ) -> None:
     assert ranks[0][what] == ranks[1][what]
     assert ranks[0][what] == (None if make is None else pytest.approx(limit(make(network(), lr=0.1)), rel=1e-6))
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    pixels, labels = scanned_digits()
+    return torch.as_tensor(pixels).flatten(1).float() / 16, torch.as_tensor(labels).long()
+
+
+def waves() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2000, 8, generator=generator)
+    return x, torch.sin(x @ torch.randn(8, 4, generator=generator))
+
+
+def held_out_loss(make: Callable[..., Optimizer], lr: float, data: Callable, most: float | None) -> float:
+    """A small network's loss on a fifth of the data, after 4,000 updates on the rest."""
+    x, y = data()
+    loss_of = nn.functional.mse_loss if y.is_floating_point() else nn.functional.cross_entropy
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(x.shape[1], 48), nn.ReLU(), nn.Linear(48, 4 if y.is_floating_point() else 10))
+    optimizer = make(model, lr)
+    scheduler = AdaptiveWarmup(optimizer, 4000, peak_limit=most)
+    held_out, generator = torch.arange(len(x)) % 5 == 0, torch.Generator().manual_seed(1)
+    known, labels = x[~held_out], y[~held_out]
+    for _ in range(4000):
+        batch = torch.randint(len(known), (32,), generator=generator)
+        loss = loss_of(model(known[batch]), labels[batch])
+        loss.backward()
+        optimizer.step()
+        scheduler.step(loss)
+        optimizer.zero_grad()
+    return float(loss_of(model(x[held_out]), y[held_out]).detach())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("make", "tuned", "data"),
+    [
+        (Lion.from_model, 0.003, digits),
+        (Muon.from_model, 0.03, waves),
+        (lambda model, lr: AdamW(model.parameters(), lr), 0.01, waves),
+    ],
+    ids=["Lion", "Muon", "AdamW"],
+)
+def test_a_rate_30_times_too_high_loses_less_than_a_quarter(
+    make: Callable[..., Optimizer], tuned: float, data: Callable
+) -> None:
+    """Of these losses, which no run can lower below 0, so that a tuned run need not be made."""
+    with warnings.catch_warnings(action="ignore"):
+        limited, free = (held_out_loss(make, 30 * tuned, data, most) for most in (2.5, None))
+    assert limited < free / 4

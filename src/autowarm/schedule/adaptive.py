@@ -68,8 +68,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
             and optimizer from a copy of the healthy run and goes on; the model in place of True restores its buffers,
             too, and what else it holds; "warn" only warns. See `recoveries` and docs/recovery.md.
         peak_limit: if T steps in random directions would move the weights by more than this many times their norm, all
-            peaks are lowered by one factor at the first update, see `autowarm.schedule.peak_limit`. "warn" only says
-            what 2.5 would do. SGD, optimizers that are not known and weights that are all zero have no limit.
+            peaks are lowered by one factor at the first update, see `autowarm.schedule.peak_limit`. None limits
+            nothing. SGD, optimizers that are not known and weights that are all zero have no limit.
         target_loss: f*, roughly the loss at the end of the run; None takes 0.3·f(x0).
         chance_loss: the loss of an untrained model, such as ln(vocabulary), above which f(x0) is not taken. If f(x0) is
             below three quarters of it, the weights count as trained.
@@ -125,7 +125,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         decay: Decay | Shape = "cosine",
         final_ratio: float = 0.0,
         recover: bool | Literal["warn"] | nn.Module = False,
-        peak_limit: float | Literal["warn"] | None = "warn",
+        peak_limit: float | None = 2.5,
         target_loss: float | None = None,
         chance_loss: float | None = None,
         smoothing: float | Literal["auto"] = "auto",
@@ -291,7 +291,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
 
     def _restart(self) -> None:
         self._waiting, self._losses.pending = False, []
-        self._evidence, self._limit = None, PeakLimit(self._limit.given)
+        self._evidence, self._limit = None, PeakLimit(self._limit.most)
         self._state = core.begin(replace(self._plan, total_steps=self._state.planned_steps))
         if self._guard is not None:
             self._guard.restart(self._state.planned_steps)
@@ -301,7 +301,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         self._write()  # lr/div
 
     def _write(self) -> None:
-        factor = self._limit.acting * (1.0 if self._guard is None else self._guard.share(self._state.updates))
+        factor = self._limit.factor * (1.0 if self._guard is None else self._guard.share(self._state.updates))
         self._last_lr = [*self._groups.write(self.base_lrs, factor, self._plan, self._state)]
         # Stages of a pipeline hold different groups, so ranks compare the rate of a group like the first one.
         self._ranks.rate = self._groups.peak * factor * self._state.share

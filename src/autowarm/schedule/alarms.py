@@ -75,7 +75,7 @@ WORDS = {
     ),
     "peak limit": (
         "lr {lr:g} moves the weights by {moves:g}% of their norm in each update; {updates:,} updates bear {bears:g}%: "
-        "{acts}"
+        "the peak is {peak:.2g} (peak_limit=None keeps {lr:g})"
     ),
     "stalled": "the run of total_steps={total} ends still in warm-up: {why}",
     "overrun": (

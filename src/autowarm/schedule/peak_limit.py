@@ -1,13 +1,14 @@
 """The walk limit: at a run's first update, how high a peak rate its weights bear.
 
 A step at rate η moves the weights by η·‖d‖, T steps in random directions by √T times that: at most c times their norm,
-if peak ≤ c·‖W0‖/(‖d‖·√min(T, 4000)). Norms are over all trained tensors; of groups with other peaks, the root
-of Σ(peakᵢ·‖dᵢ‖)² counts. One factor multiplies the schedule: under a cap, the rate would stay high for too long.
+if peak ≤ c·‖W0‖/(‖d‖·√min(T, 4000)). Norms are over all trained tensors, of groups with other peaks √Σ(peakᵢ·‖dᵢ‖)².
+Weights that begin small have to grow: they count as large as PyTorch starts them, with ‖W‖² = m/3 for a matrix of
+m rows. One factor multiplies the schedule: under a cap, the rate would stay high for too long.
 """
 
 import math
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,15 +25,14 @@ from .groups import Rate
 
 
 class PeakLimit:
-    """Lowers the peak rates by ``factor`` where they exceed the limit of c = ``given``; None limits nothing.
+    """Lowers the peak rates by ``factor`` where they exceed the limit of c = ``most``; None limits nothing.
 
-    "warn" finds the factor for c = 2.5, and leaves the peaks: ``acting`` is 1. ``moves`` is the share of the weights'
-    norm by which an update at the peaks moves them: None before the first update, 0 where it cannot be told.
+    ``moves`` is the share of their norm by which an update at the peaks moves the weights: None before the first
+    update, 0 where it cannot be told.
     """
 
-    def __init__(self, given: "float | Literal['warn'] | None") -> None:
-        self.given, self.most = given, 2.5 if given == "warn" else given
-        self.factor, self.acting, self.length = 1.0, 1.0, OPEN_HORIZON
+    def __init__(self, most: float | None) -> None:
+        self.most, self.factor, self.length = most, 1.0, OPEN_HORIZON
         self.moves: float | None = None
         self._sums: list[float] | None = None  # from before the first update
 
@@ -49,8 +49,8 @@ class PeakLimit:
             total = torch.tensor(sums, dtype=torch.float32, device=collective_device(ranks))
             dist.all_reduce(total, group=ranks)
             sums = total.tolist()
-        moves = math.sqrt(sums[1] / sums[0]) if sums[0] > 0 else 0.0
-        self.moves = moves if math.isfinite(moves) else 0.0
+        weights, usual, step = sums
+        self.moves = math.sqrt(step / max(weights, usual)) if weights and weights + step < math.inf else 0.0
         self.resize(length)
 
     def resize(self, length: int | None) -> bool:
@@ -58,31 +58,28 @@ class PeakLimit:
         before, self.length = self.factor, length or OPEN_HORIZON
         if self.most is not None and self.moves:
             self.factor = min(1.0, self.most / math.sqrt(min(self.length, OPEN_HORIZON)) / self.moves)
-        self.acting = 1.0 if self.given == "warn" else self.factor
         return self.factor != before
 
     def words(self, lr: float) -> dict[str, Any]:
         """What the warning says of a peak rate."""
         moves, bears = (float(f"{100 * share * (self.moves or 0.0):.2g}") for share in (1.0, self.factor))
-        acts = f"the peak is {lr * self.factor:.2g} (peak_limit=None keeps {lr:g})"
-        if self.given == "warn":
-            acts = f"peak_limit={self.most:g} would lower the peak to {lr * self.factor:.2g}"
-        return {"lr": lr, "updates": self.length, "moves": moves, "bears": bears, "acts": acts}
+        return {"lr": lr, "updates": self.length, "moves": moves, "bears": bears, "peak": lr * self.factor}
 
 
 @in_normal_mode
 @torch.no_grad()
 def _sums(optimizer: Optimizer, rates: Iterable[Rate]) -> list[float]:
-    """A rank's ‖W0‖² and (peak·‖d‖)²; NaN if a tensor has no values, or a step of unknown norm."""
+    """A rank's ‖W0‖², that of PyTorch's initialisation, and (peak·‖d‖)²; NaN without values or for unknown steps."""
     peaks = {id(group): rate.peak * rate.scale for group, rate in zip(optimizer.param_groups, rates, strict=False)}
-    weights, step = list[torch.Tensor](), 0.0
+    weights, usual, step = list[torch.Tensor](), 0.0, 0.0
     for one in inside(optimizer):
         for group in one.param_groups:
             for p in (p for p in group["params"] if p.requires_grad and peaks.get(id(group))):
                 if is_lazy(p) or p.is_meta or p.layout is not torch.strided:
-                    return [math.nan, math.nan]
+                    return [math.nan] * 3
                 x = local(p.detach())
                 norm = torch.linalg.vector_norm(x, dtype=torch.float32 if x.itemsize < 4 else x.dtype)
                 weights.append(norm.to(weights[0] if weights else norm) * math.sqrt(shards(p)))
+                usual += p.shape[0] / 3 * (p.ndim > 1)
                 step += (peaks[id(group)] * step_norm(one, group, p.shape)) ** 2
-    return [sum(norm**2 for norm in torch.stack(weights).tolist()) if weights else 0.0, step]
+    return [sum(norm**2 for norm in torch.stack(weights).tolist()) if weights else 0.0, usual, step]

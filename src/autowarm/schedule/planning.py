@@ -22,10 +22,6 @@ def _updates_or_share(x: Any) -> float | int | str:
     return float(x) if isinstance(x, float) else operator.index(x)
 
 
-def _or_word(convert: Callable[[Any], Any], word: str) -> Callable[[Any], Any]:
-    return lambda x: x if x == word else convert(x)
-
-
 _POSITIVE = (float, lambda x: x > 0 and math.isfinite(x), "must be positive and finite")
 # What a number that users give must be: how it becomes a plain one, the condition on it, and that condition in words.
 NUMBERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool], str]] = {
@@ -43,16 +39,14 @@ NUMBERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool], str]] = {
     "target_loss": (float, math.isfinite, "must be finite"),
     "chance_loss": _POSITIVE,
     "smoothing": (
-        _or_word(float, "auto"), lambda x: x == "auto" or 0 <= x < 1, 'is a share of the run, in [0, 1), or "auto"'
+        lambda x: x if x == "auto" else float(x), lambda x: x == "auto" or 0 <= x < 1, 'is a share of the run, in [0, 1), or "auto"'
     ),
     "div": (float, lambda x: x > 1 and math.isfinite(x), "must be greater than 1 and finite"),
     "peak_gap": _POSITIVE,
     "kappa": _POSITIVE,
     "sigma_f2": _POSITIVE,
     "rho": (float, lambda x: x > 1 and math.isfinite(x), "must be above 1 and finite"),
-    "peak_limit": (
-        _or_word(float, "warn"), lambda x: x == "warn" or _POSITIVE[1](x), _POSITIVE[2] + ', or "warn"'
-    ),
+    "peak_limit": _POSITIVE,
     "max_nonfinite": (_whole, lambda x: x >= 1, "must be at least 1, or None"),
     "steps": (_whole, lambda x: x >= 1, "must be a whole number ≥ 1"),
 }  # fmt: skip

@@ -84,7 +84,7 @@ class Report:
 
     @property
     def _peak(self) -> float:
-        return self._groups.peak * self._limit.acting
+        return self._groups.peak * self._limit.factor
 
     def metrics(self) -> dict[str, float | int | str]:
         """The schedule's state for a logger: a flat dictionary of plain numbers and text.
@@ -94,8 +94,7 @@ class Report:
             ``peak_gap`` (Δ'), ``share`` (η/lr), ``lr`` (the first group's rate; ``lr_1`` and so on for later groups of
             other peaks), ``warmup_steps`` (so far), ``warmup_end`` (the update at which warm-up ended, or ends at the
             latest), ``ended_by``, ``trained`` (1 if the weights were trained before, else 0), ``peak_limit`` (the
-            factor by which ``peak_limit`` lowers the peaks, or would if it is "warn") and ``recoveries`` (how many,
-            with ``recover``).
+            factor by which ``peak_limit`` lowers the peaks) and ``recoveries`` (how many, with ``recover``).
             Values that are not known yet are left out.
 
         Example:
@@ -130,7 +129,7 @@ class Report:
         state = self._state
         total = "an open run" if state.total_steps is None else state.total_steps
         words = [f"{self.phase}, update {state.updates} of {total}", *["trained weights"] * state.short]
-        limited = f", which is limited to {self._peak:.2g}" if self._limit.acting < 1.0 else ""
+        limited = f", which is limited to {self._peak:.2g}" if self._limit.factor < 1.0 else ""
         words.append(f"lr {self._rate(0):.3g} ({state.share:.3g} of the peak{limited})")
         if state.ended_by is not None:
             at = "" if state.average is None else f" at a loss of {state.average:.4g}"

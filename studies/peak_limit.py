@@ -108,11 +108,11 @@ def judgement_table(rows: Rows) -> str:
             lines += [["1,000", seed, name, len(costs), mean_and_worst(costs), *5 * ["–"]]] if costs else []
     costs = []
     for setting, made in stored():
-        ours = rows.losses("cells", setting.cell, LIMITS[0])
-        if {*setting.seeds} <= ours.keys():
-            free = mean_loss(made.losses("cells", setting.cell, entries.DEFAULT), setting.seeds)
+        limited = rows.losses("cells", setting.cell, LIMITS[0])
+        if {*setting.seeds} <= limited.keys():
+            default = mean_loss(made.losses("cells", setting.cell, entries.DEFAULT), setting.seeds)
             first = made.first_loss("cells", setting.cell, entries.DEFAULT, setting.seeds)
-            costs.append(regret(mean_loss(ours, setting.seeds), free, first))
+            costs.append(regret(mean_loss(limited, setting.seeds), default, first))
     lines += [["stored settings", "", LIMITS[0], len(costs), mean_and_worst(costs), *5 * ["–"]]] if costs else []
     return comma_separated(["T", "seed", "limit", "settings", "cost at the tuned rate, % (worst)", "excess at 3 times",
                             "at 10", "at 30", "mean excess − the default's", "sensitivity"], lines)  # fmt: skip

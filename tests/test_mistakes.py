@@ -42,7 +42,7 @@ API = {
     "AdaptiveWarmup(opt, 100, model=net)": "do you mean recover=model",
     "AdaptiveWarmup(opt, 100, lr_scheduler_type='cosine')": "do you mean decay",
     "AdaptiveWarmup(opt, 100, div=None)": "div must be greater than 1 and finite, got None",
-    "AdaptiveWarmup(opt, 100, peak_limit='off')": 'peak_limit is the text \'off\': it must be positive and finite, or "warn"',
+    "AdaptiveWarmup(opt, 100, peak_limit='off')": 'peak_limit is the text \'off\': it must be positive and finite',
     "AdaptiveWarmup(opt, 0)": "total_steps|updates ≥ 1|got 0",
     "AdaptiveWarmup(opt, math.inf)": 'takes total_steps=None and decay="wso", and ends by decay_now',
     "AdaptiveWarmup(opt, 10.5)": "total_steps|got 10.5",

@@ -39,7 +39,9 @@ NUMBERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool], str]] = {
     "target_loss": (float, math.isfinite, "must be finite"),
     "chance_loss": _POSITIVE,
     "smoothing": (
-        lambda x: x if x == "auto" else float(x), lambda x: x == "auto" or 0 <= x < 1, 'is a share of the run, in [0, 1), or "auto"'
+        lambda x: x if x == "auto" else float(x),
+        lambda x: x == "auto" or 0 <= x < 1,
+        'is a share of the run, in [0, 1), or "auto"',
     ),
     "div": (float, lambda x: x > 1 and math.isfinite(x), "must be greater than 1 and finite"),
     "peak_gap": _POSITIVE,

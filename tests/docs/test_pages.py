@@ -200,10 +200,8 @@ def test_the_notebook_runs_and_is_stored_as_run() -> None:
     assert all(cell.execution_count for cell in code)
     assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs)
     # Fewer steps say as much about whether it runs.
-    code[0].source = code[0].source.replace(
-        "STEPS, BATCH, SEEDS = 300, 256, (0, 1, 2)", "STEPS, BATCH, SEEDS = 130, 32, (0,)"
-    )
-    assert "130" in code[0].source
+    code[0].source, cut = re.subn("STEPS, BATCH, SEEDS = .*", "STEPS, BATCH, SEEDS = 130, 32, (0,)", code[0].source)
+    assert cut == 1
     ran = NotebookClient(notebook, timeout=1200, kernel_name="python3").execute()
     printed = "".join(output.get("text", "") for cell in ran.cells for output in cell.get("outputs", []))
     assert "ended by" in printed

@@ -11,7 +11,7 @@ Entries by their stored names, beside those of `ENTRIES`:
 
 - "linear 0.1": a linear warm-up over 10 % of the run from 0, then a cosine.   - "tenth 0.5": the same from lr/10.
 - "updates 40": the same over 40 updates from 0, then a constant rate, as in nanochat.
-- "peak limit 2.5": the default with this limit, or with "none"; "small peak limit 2.5": from a tenth of the weights.
+- "peak limit 2.5": with this limit of the peak.
 """
 
 import math
@@ -82,8 +82,8 @@ def find(schedule: str) -> Entry:
             return lambda training: by_hand(training, round(float(share) * training.steps), start == "tenth")
         case ["updates", count]:
             return lambda training: by_hand(training, int(count), decay="wso")
-        case [*size, "peak", "limit", most]:
-            return lambda training: limited(training, None if most == "none" else float(most), small=bool(size))
+        case ["peak", "limit", most]:
+            return lambda training: limited(training, float(most))
         case _ if schedule in ENTRIES:
             return ENTRIES[schedule]
     raise UsageError(f"no entry {schedule!r}: give {', '.join(ENTRIES)}, 'linear SHARE', 'tenth SHARE', 'updates N' or "
@@ -103,10 +103,8 @@ def default(training: Training) -> AdaptiveWarmup:
     return limited(training, None)
 
 
-def limited(training: Training, most: float | None, small: bool = False) -> AdaptiveWarmup:
-    """Ours with a limit of the peak; ``small``: with matrices that begin a tenth as large."""
-    for p in training.model.parameters() if small else ():
-        p.data.mul_(0.1 if p.ndim > 1 else 1.0)
+def limited(training: Training, most: float | None) -> AdaptiveWarmup:
+    """Ours with a limit of the peak."""
     return AdaptiveWarmup(training.optimizer, training.steps, recover="warn", peak_limit=most)
 
 

@@ -1,6 +1,6 @@
 """Whether the peak rate should be limited by default: `AdaptiveWarmup(peak_limit=...)`.
 
-    python -m studies peak_limit [--list]         make what is left of the runs, or say what is left
+    python -m studies peak_limit                print the table of the finished runs
 
 **The first judgement, written before the first run.** Two limits, c = 2.5 and c = 2, against the same schedule without
 one, at 1,000 updates on seed 60.
@@ -23,10 +23,12 @@ which changes no run of (a). One limit, c = 2.5, by the same bounds at each leng
 at 4,000 updates on seed 60, on the beds that `bench` has there; (b) on all five beds, on seed 61. (c) The limit is also
 run in the stored settings in which it acts and whose task is still there, and priced against the default there, beside
 the judgement: some of their rates are three times the tuned ones.
+
+All runs are made. Commit d4b3ef1d holds the code that made them.
 """
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import fmean as mean
 
 from autowarm.lab.analysis.markdown import comma_separated
@@ -35,7 +37,7 @@ from autowarm.lab.analysis.statistics import Estimate
 from . import beds, bench, entries, measures
 from .measures import Setting, mean_loss, regret, settings
 from .pages.tables import mean_and_worst, whole_seeds, with_error
-from .rows import Cell, PlannedRow, Row, Rows
+from .rows import Rows
 
 LIMITS = ("peak limit 2.5", "peak limit 2")
 GRIDS = ((1_000, 60, LIMITS), (1_000, 61, LIMITS[:1]), (4_000, 60, LIMITS[:1]))
@@ -45,21 +47,7 @@ SMALL = (
     (61, (*bench.BEDS,), ("small peak limit 2.5",)),
 )
 """Seed, beds and limits of each judgement's (b); the bare ones compared a step with the weights as they were."""
-FREE = "small peak limit none"
 TUNED = bench.FACTORS.index(1.0)  # the three after it are about 3, 10 and 30
-
-
-def small(beds_of: Sequence[str]) -> list[tuple[str, Cell]]:
-    """The settings of (b): their parts and cells."""
-    return [(bench.BEDS[bed][0], bench.cells(bed, one, 1_000)[TUNED]) for bed in beds_of for one in bench.OPTIMIZERS]
-
-
-def acts(run: PlannedRow) -> bool:
-    """Whether the limit lowers the peak of a run."""
-    training = entries.Training(beds.network(beds.task(run.cell.task), run.seed), run)
-    scheduler = entries.find(run.schedule)(training)
-    scheduler._limit.settle(training.optimizer, scheduler._groups.rates, run.cell.steps, None)
-    return scheduler._limit.factor < 1.0
 
 
 def stored() -> list[tuple[Setting, Rows]]:
@@ -68,25 +56,13 @@ def stored() -> list[tuple[Setting, Rows]]:
     return [(one, rows) for rows, seeds in studies for one in settings(rows, seeds) if one.cell.task in beds.TASKS]
 
 
-def make(run: PlannedRow) -> Row:
-    """Make a run, or copy that without a limit where no limit acts."""
-    known, free = Rows.load(bench.ROWS), FREE if run.schedule.startswith("small") else entries.DEFAULT
-    same = replace(run, schedule=free)
-    if run.schedule != free and same in known and not acts(run):
-        return {**known[same], "schedule": run.schedule}
-    return bench.make(run)
-
-
-def plans() -> list[bench.Part]:
-    """The grids of (a), with the default first, whose rows may be copied."""
-    return [part._replace(seeds=[seed], entries=(entries.DEFAULT, *limits))
-            for steps, seed, limits in GRIDS for part in bench.PLAN if part.steps == steps]  # fmt: skip
-
-
 def judgement_table(rows: Rows) -> str:
     """CSV: means over settings by length and limit: the cost, the excess, the sensitivity; the cost alone in (b)."""
     lines: list[list[object]] = []
-    for plan in plans():
+    for plan in (
+        part._replace(seeds=[seed], entries=(entries.DEFAULT, *limits))
+        for steps, seed, limits in GRIDS for part in bench.PLAN if part.steps == steps
+    ):  # fmt: skip
         swept = [whole_seeds(rows, bed, plan) for bed in plan.beds]
         some = [one for sweeps in swept if sweeps is not None for one in sweeps[1].values()]
         over = {name: [[loss - min(map(min, one.curves.values())) for loss in one.curves[name][TUNED + 1 :]]
@@ -101,8 +77,9 @@ def judgement_table(rows: Rows) -> str:
     for seed, some_beds, limits in SMALL:
         for name in limits:
             costs = []
-            for part, cell in small(some_beds):
-                ours, free = (rows.losses(part, cell, which).get(seed) for which in (name, FREE))
+            for bed, optimizer in itertools.product(some_beds, bench.OPTIMIZERS):
+                part, cell = bench.BEDS[bed][0], bench.cells(bed, optimizer, 1_000)[TUNED]
+                ours, free = (rows.losses(part, cell, which).get(seed) for which in (name, "small peak limit none"))
                 if ours is not None and free is not None:
                     costs.append(regret(ours, free, rows.first_loss(part, cell, name, [seed])))
             lines += [["1,000", seed, name, len(costs), mean_and_worst(costs), *5 * ["–"]]] if costs else []
@@ -119,15 +96,6 @@ def judgement_table(rows: Rows) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Make what is left of the runs, or list it; print the table."""
-    parser = bench.parser_of("peak_limit", __doc__)
-    parser.add_argument("--list", action="store_true", help="only say what is left")
-    runs = bench.planned(plans())
-    runs += [PlannedRow(part, cell, name, seed) for seed, some, limits in SMALL for part, cell in small(some)
-             for name in (FREE, *limits)]  # fmt: skip
-    runs += filter(acts, (PlannedRow("cells", one.cell, LIMITS[0], seed) for one, _ in stored() for seed in one.seeds))
-    if parser.parse_args(argv).list:
-        print(bench.listing(runs, Rows.load(bench.ROWS), ()))
-    else:
-        bench.go_on(runs, bench.ROWS, make)
+    """Print the table."""
+    bench.parser_of("peak_limit", __doc__).parse_args(argv)
     print(judgement_table(Rows.load(bench.ROWS)))

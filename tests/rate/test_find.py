@@ -328,3 +328,28 @@ def test_batches_that_end_too_soon_for_fewer_steps_are_to_start_over() -> None:
     model, batches, closure = (model := a_model()), iter(range(10)), closure_of(model)
     with pytest.raises(ValueError, match="the batches ended after 10 of 100 steps: let the closure start over$"):
         find_rate(model, Lion(model.parameters(), lr=1.0), lambda: (next(batches), closure())[1])
+
+
+class Growing(nn.Linear):
+    """A layer with a cache in a buffer, which grows with longer inputs as rotary embeddings do, and an expanded one."""
+
+    cached = 0
+
+    def __init__(self) -> None:
+        super().__init__(4, 1)
+        self.register_buffer("scale", torch.ones(1).expand(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > self.cached:
+            self.register_buffer("cache", torch.ones(len(x), 1))
+            self.cached = len(x)
+        return super().forward(x * self.cache[: len(x)])
+
+
+def test_buffers_that_grow_or_are_expanded_stay_as_the_module_counts_on_them() -> None:
+    model, sizes = Growing(), itertools.count(9)
+    model(torch.ones(8, 4))
+    closure = backward_of(lambda: model(torch.randn(next(sizes), 4) * model.scale).square().mean())
+    find_rate(model, torch.optim.SGD(model.parameters(), lr=0.1), closure, total_steps=100, steps=20)
+    assert model(torch.ones(16, 4)).shape == (16, 1)
+    assert model.scale.tolist() == [1.0] * 4

@@ -93,6 +93,16 @@ def test_intervals_do_not_depend_on_the_unit_of_the_gap(scale):
     np.testing.assert_allclose(scaled * scale ** np.arange(3)[:, None], ends, rtol=1e-6)
 
 
+@pytest.mark.parametrize("size", [7, 12, 119, 120, 500])
+def test_blocks_of_residuals_are_summed_as_written_out(size):
+    curve = fit(Δ, Δ**2 + noise())
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(2000, -(-120 // size)))
+    signed = np.repeat(signs, size, axis=1)[:, :120] * curve.residuals
+    plain = np.array(curve.coefficients) + signed @ np.linalg.pinv(np.stack([Δ**0, Δ, Δ**2], axis=1)).T
+    expected = np.percentile(plain, [2.5, 97.5], axis=0).T
+    np.testing.assert_allclose([(i.low, i.high) for i in bootstrap(Δ, curve, block=size)[0]], expected, rtol=1e-9)
+
+
 @pytest.mark.long
 @given(rho=st.floats(2.2, 6.0), K1=st.floats(0.0, 3.0), K_rho=st.floats(0.05, 2.0))
 def test_the_assumption_finds_its_constants_for_any_rho(rho, K1, K_rho):

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch.nn import functional as F
 
 from ..config import ModelConfig
 from ..errors import needs
+from ..files import follow_umask
 
 
 def llama(config: ModelConfig, seed: int) -> nn.Module:
@@ -138,8 +138,8 @@ def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = 
     with tempfile.TemporaryDirectory(dir=folder, prefix=".weights-") as scratch:
         _save(model, Path(scratch), state)  # transformers deletes what looks like weights beside its own
         for written in sorted(Path(scratch).iterdir()):
-            copy = shutil.copyfile(written, f"{written}.new")  # the umask decides who may read it, not safetensors
-            os.replace(copy, folder / written.name)
+            follow_umask(written)
+            os.replace(written, folder / written.name)
 
 
 def _save(model: Any, folder: Path, state: Mapping[str, Tensor] | None) -> None:

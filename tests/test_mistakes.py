@@ -253,7 +253,7 @@ API = {
     "theory.decay_only_rate(1.0, K, 1.0, 0.0)": "gap0 must be positive",
     "theory.theorem_2_rate(1.0, K, 0.0)": "weight_decay must be positive",
     "theory.weight_decay_limit(-1.0, 1.0)": "never negative",
-    **{f"theory.CompositeProblem(**{{'geometry': geometry.Frobenius(), 'x_star': w.double()}} | {given})": words for given, words in {
+    **{f"theory.CompositeProblem(**{{'geometry': geometry.Frobenius(), 'x_star': w.detach().double()}} | {given})": words for given, words in {
         "{'x_star': w}": "float64", "{'geometry': geometry.Spectral('original')}": "numeric radius",
         "{'geometry': 'sign'}": "Frobenius, Sign or Spectral", "{'scale': 0.0}": "scale > 0",
         "{'ripple': 1.0}": "ripple < 1", "{'frequency': -1.0}": "frequency > 0",
@@ -271,14 +271,14 @@ API = {
         "optax.sgd(1.0), 60, step='lion'": "step is one of adam, lmo, or None, got 'lion'",
         "optax.sgd(1.0), 60, peak_limit=-1.0": "peak_limit must be positive",
     }.items()},
-    "theory.descend(BARRIER, 0 * w.double(), lambda gap: 0.1, 0)": "steps must be at least 1",
-    "theory.descend(BARRIER, 100 + w.double(), lambda gap: 0.1, 5)": "outside the domain",
-    "theory.check_theorem_2(theory.descend(BARRIER, 0 * w.double(), lambda gap: 0.1, 5))": "needs a weight decay in (0",
-    "theory.check_theorem_3(theory.descend(BARRIER, 0 * w.double(), lambda gap: 0.1, 5))": "is about a FiniteSum",
+    "theory.descend(BARRIER, 0 * w.detach().double(), lambda gap: 0.1, 0)": "steps must be at least 1",
+    "theory.descend(BARRIER, 100 + w.detach().double(), lambda gap: 0.1, 5)": "outside the domain",
+    "theory.check_theorem_2(theory.descend(BARRIER, 0 * w.detach().double(), lambda gap: 0.1, 5))": "needs a weight decay in (0",
+    "theory.check_theorem_3(theory.descend(BARRIER, 0 * w.detach().double(), lambda gap: 0.1, 5))": "is about a FiniteSum",
     "theory.check_theorem_3()": "all runs must have one length",
     "theory.FiniteSum([])": "share",
-    "theory.FiniteSum([theory.CompositeProblem(geometry.Frobenius(), x * w.double()) for x in (1, 2)])": "share",
-    "theory.FiniteSum([theory.CompositeProblem(geometry.Sign(), w.double())])": "share",
+    "theory.FiniteSum([theory.CompositeProblem(geometry.Frobenius(), x * w.detach().double()) for x in (1, 2)])": "share",
+    "theory.FiniteSum([theory.CompositeProblem(geometry.Sign(), w.detach().double())])": "share",
     "theory.regression_family(torch.eye(3).double(), torch.zeros(3).double(), theory.barrier()).radius(torch.ones(3).double())": "start nearer",
 }  # fmt: skip
 

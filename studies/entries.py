@@ -11,7 +11,7 @@ Entries by their stored names, beside those of `ENTRIES`:
 
 - "linear 0.1": a linear warm-up over 10 % of the run from 0, then a cosine.   - "tenth 0.5": the same from lr/10.
 - "updates 40": the same over 40 updates from 0, then a constant rate, as in nanochat.
-- "peak limit 2.5": with this limit of the peak.
+- "peak limit 2.5": the default with this limit of the peak, as users get it; "default" has none.
 """
 
 import math
@@ -33,7 +33,8 @@ from autowarm.lab.training.schedules import greedy, hand_set, untuned, wsd
 from .beds import decay_and_clip
 from .rows import PlannedRow
 
-DEFAULT, PAPER = "default", "paper"
+DEFAULT, PAPER = "default", "paper"  # of the finished studies, which have no limit of the peak
+OURS = "peak limit 2.5"  # what users get
 EARLIER = "earlier default"  # Δ' calibrated from κ, half of the run at most, a test of noise before the loss counts
 
 
@@ -62,6 +63,8 @@ def title(schedule: str) -> str:
             return length if start == "linear" else f"{length} from lr/10"
         case ["updates", count]:
             return f"{count} updates"
+        case _ if schedule == OURS:
+            return "default"
         case _:
             return "Algorithm 1" if schedule == PAPER else schedule
 

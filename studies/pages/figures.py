@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from autowarm._torch.plotting import BLUE, GREEN, GREY, INK, ORANGE, styled
 from autowarm.lab.registry import OPTIMIZERS
 
-from ..entries import DEFAULT, title
+from ..entries import OURS, title
 from ..measures import Sweep
 
-CURVES = {DEFAULT: ORANGE, "linear 0": GREY, "linear 0.1": BLUE, "linear 0.4": GREEN}
+CURVES = {OURS: ORANGE, "linear 0": GREY, "linear 0.1": BLUE, "linear 0.4": GREEN}
 """The entries that the figure of the sensitivity shows, by colour."""
 
 
@@ -28,7 +28,7 @@ def sensitivity_figure(found: Mapping[str, Mapping[str, Sweep]]) -> Figure:
         line[0].set_ylabel(bed.split(", ")[0] + "\nfinal loss", fontsize=10)
         for axes, (optimizer, sweep) in zip(line, some.items(), strict=True):
             for name, colour in CURVES.items():
-                width = 2.4 if name == DEFAULT else 1.3
+                width = 2.4 if name == OURS else 1.3
                 axes.plot(sweep.rates, sweep.curves[name], "o-", color=colour, lw=width, ms=4, label=title(name))
             axes.set(xscale="log", xlabel="peak rate", title=OPTIMIZERS[optimizer].title)
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=10)

@@ -12,8 +12,8 @@ from autowarm.lab.analysis.statistics import Estimate
 
 from .. import bench
 from ..beds import PEOPLE
-from ..entries import DEFAULT, PAPER, title
-from ..measures import CHOICES, TUNING_SEED, Judged, Sweep, at_own_rates, judged, stored, sweep
+from ..entries import DEFAULT, OURS, PAPER, title
+from ..measures import CHOICES, Judged, Sweep, at_own_rates, judged, stored, sweep
 from ..rows import Cell, Rows
 from .groups import NEED, NEED_NOT, SHOWN, TEST_SEEDS, UNSEEN, Group, decides, groups
 
@@ -24,7 +24,7 @@ FAMILIES = {
     "mlp": "MLP",
     "factor": "deep linear",
 }
-SENSITIVE = (DEFAULT, "linear 0", "linear 0.02", "linear 0.1", "linear 0.4", "tenth 0.5")
+SENSITIVE = (OURS, "linear 0", "linear 0.02", "linear 0.1", "linear 0.4", "tenth 0.5")
 """The entries whose sensitivity is shown."""
 _FEW = (DEFAULT, "linear 0", "linear 0.1", "linear 0.4")
 
@@ -58,24 +58,15 @@ def texts(data: Path) -> dict[str, str]:
 
 
 def sweeps(data: Path) -> dict[str, dict[str, Sweep]]:
-    """By bed and length, then by optimizer: the runs at all rates, of the seeds with which all are made.
-
-    The first bed is that of the realistic study, LLaMA on bytes as people train, at five rates on one seed.
-    """
-    people, rows = stored(data, "realistic"), Rows.load(data / "studies" / bench.ROWS.name)
-    tuned: dict[str, list[Cell]] = {}
-    for cell in people.cells(PEOPLE):
-        if cell.steps == 4_000:
-            tuned.setdefault(cell.optimizer, []).append(cell)
-    first = {name: sweep(people, PEOPLE, tuned[name], SENSITIVE, [TUNING_SEED]) for name in bench.OPTIMIZERS}
-    found: dict[str, dict[str, Sweep | None]] = {"LLaMA on bytes, T = 4,000, one seed, five rates": first}
+    """By bed and length, then by optimizer: the runs at all rates, of the seeds with which all are made."""
+    rows = Rows.load(data / "studies" / bench.ROWS.name)
+    found: dict[str, dict[str, Sweep]] = {}
     for part in bench.PLAN:
         for bed in part.beds:
             if (swept := whole_seeds(rows, bed, part)) is not None:
                 count = "one seed" if swept[0] == 1 else f"{swept[0]} seeds"
-                found[f"{bench.TITLES[bed]}, T = {part.steps:,}, {count}"] = {**swept[1]}
-    whole = {name: {one: made for one, made in some.items() if made is not None} for name, some in found.items()}
-    return {name: some for name, some in whole.items() if len(some) == len(bench.OPTIMIZERS)}
+                found[f"{bench.TITLES[bed]}, T = {part.steps:,}, {count}"] = swept[1]
+    return found
 
 
 def whole_seeds(rows: Rows, bed: str, part: bench.Part) -> tuple[int, dict[str, Sweep]] | None:
@@ -113,7 +104,7 @@ def overall_table(found: Mapping[str, Mapping[str, Sweep]]) -> str:
             more = [
                 with_error(Estimate(tuple(x - y for x, y in zip(values, ours, strict=True))))
                 for values, ours in (
-                    (each, [one.sensitivity(DEFAULT) for one in every]), (over, [one.excess(DEFAULT) for one in every])
+                    (each, [one.sensitivity(OURS) for one in every]), (over, [one.excess(OURS) for one in every])
                 )
             ]  # fmt: skip
             lines.append([title(name), f"{statistics.fmean(each):.3f}", more[0], f"{statistics.fmean(over):.3f}",

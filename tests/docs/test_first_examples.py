@@ -1,93 +1,67 @@
-"""The loops that a reader copies first: in them, the default is not the worst choice of a warm-up."""
+"""The examples that a reader copies first: in them, the default is not the worst choice of a warm-up."""
 
-import ast
-import math
-import re
+import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-import autowarm
+from autowarm import AdaptiveWarmup
 from tests.docs.test_pages import fences
 
 ROOT = Path(__file__).parents[2]
-SEEDS, LAST = range(5), 50  # losses at the end, on new data, whose mean is judged
-HAND_SET = {"none": 0.0, "10%": 0.1, "40%": 0.4}
-FIRST = ["README.md", "examples/plain_loop.py"]  # the first page of the documentation includes the second
+LAST = 50  # losses at the end, on new data, whose mean is judged
+HAND_SET: dict[str, dict[str, float]] = {  # from lr/10; none rises within one update
+    "none": {"max_warmup": 2, "div": 1.0001}, "10%": {"max_warmup": 0.1}, "40%": {"max_warmup": 0.4},
+}  # fmt: skip
+EXAMPLES = [
+    pytest.param("plain_loop", marks=pytest.mark.long),  # which README and the documentation's first page show
+    pytest.param("trainer", marks=pytest.mark.long),
+    # The same network and data as in the first
+    pytest.param("lightning_module", marks=pytest.mark.generated),
+    pytest.param("accelerate_loop", marks=pytest.mark.generated),
+]
 
 
-class Ramp(torch.optim.lr_scheduler.LambdaLR):
-    """A linear rise from lr/10 over a share of the run, then a cosine."""
-
-    ended_by, phase, warmup_steps = None, "decay", 0
-
-    def __init__(self, optimizer: torch.optim.Optimizer, total_steps: int, share: float) -> None:
-        length = round(share * total_steps)
-
-        def rate(update: int) -> float:
-            if update < length:
-                return 0.1 + 0.9 * update / length
-            return 0.5 * (1 + math.cos(math.pi * min(1.0, (update - length) / (total_steps - length))))
-
-        super().__init__(optimizer, rate)
-
-    def step(self, loss: Any = None) -> None:
-        super().step()
-
-
-def code_of(name: str) -> str:
-    path = ROOT / name
-    text = path.read_text(encoding="utf-8")
-    code = text if path.suffix == ".py" else next(code for kind, code in fences(path) if kind == "python")
-    return re.sub(r"^torch\.manual_seed.*\n", "", code, flags=re.MULTILINE)
-
-
-class Quiet(ast.NodeTransformer):
-    """Leaves out what an example prints and explains."""
-
-    def visit_For(self, node: ast.For) -> ast.AST:
-        node.target = ast.Name("_", ast.Store()) if isinstance(node.target, ast.Name) else node.target
-        return self.generic_visit(node)
-
-    def visit_If(self, node: ast.If) -> None:
-        return None
-
-    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        shown = isinstance(node.value, ast.Constant) or "print" in ast.dump(node.value)
-        return None if shown else node
-
-
-def final_loss(code: str, seed: int, share: float | None, monkeypatch: pytest.MonkeyPatch) -> float:
-    """Run an example with its schedule, or with a hand-set warm-up over this share in its place."""
+def final_loss(example: Path, seed: int, hand_set: dict[str, float] | None, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Run an example with its schedule, or with a hand-set warm-up in its place, which hears no loss."""
     losses: list[float] = []
-    kind: Any = autowarm.schedule.AdaptiveWarmup if share is None else Ramp
+    make, observe, step = AdaptiveWarmup.__init__, AdaptiveWarmup.observe, AdaptiveWarmup.step
 
-    class Recorded(kind):  # type: ignore[misc]
-        def step(self, loss: Any = None) -> None:
-            if loss is not None:
-                losses.append(float(loss.detach()))
-            super().step(loss)
+    def heard(loss: Any) -> Any:
+        losses.append(float(loss.detach()))
+        return loss if hand_set is None else 1.0
+
+    def made(self: Any, optimizer: Any, steps: int, **options: Any) -> None:
+        make(self, optimizer, steps, **options | ({} if hand_set is None else {**hand_set, "peak_limit": None}))
 
     with monkeypatch.context() as patched:
-        options = {} if share is None else {"share": share}
-        patched.setattr(autowarm, "AdaptiveWarmup", lambda opt, steps: Recorded(opt, steps, **options))
-        torch.manual_seed(seed)
-        exec(compile(code, "example", "exec"), {"__name__": "__main__"})
-    assert len(losses) >= 1000
+        patched.setattr(AdaptiveWarmup, "__init__", made)
+        patched.setattr(AdaptiveWarmup, "observe", lambda self, loss, weight=1.0: observe(self, heard(loss), weight))
+        patched.setattr(
+            AdaptiveWarmup, "step", lambda self, loss=None: step(self, None if loss is None else heard(loss))
+        )
+        patched.setattr(torch, "manual_seed", lambda given, seeded=torch.manual_seed: seeded(seed))
+        runpy.run_path(str(example), run_name="__main__")
     return sum(losses[-LAST:]) / LAST
 
 
-@pytest.mark.long
-def test_the_default_is_not_last_in_the_loops_that_are_copied_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes = {name: code_of(name) for name in FIRST}
-    (loop,) = {ast.unparse(Quiet().visit(ast.parse(code))) for code in codes.values()}
-    assert "torch.optim.AdamW" in loop
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_default_is_not_last_in_the_examples_that_are_copied_first(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     choices = {"default": None, **HAND_SET}
-    means = {
-        name: sum(final_loss(loop, seed, share, monkeypatch) for seed in SEEDS) / len(SEEDS)
-        for name, share in choices.items()
+    losses = {
+        choice: [final_loss(ROOT / "examples" / f"{name}.py", seed, hand_set, monkeypatch) for seed in range(5)]
+        for choice, hand_set in choices.items()
     }
-    print(means)  # README has these: pytest -m long -s
+    means = {choice: sum(some) / len(some) for choice, some in losses.items()}
+    print(name, means)  # README has those of the first: pytest -m long -s
     assert means["default"] < max(means.values())
+
+
+def test_readme_shows_the_first_example() -> None:
+    (shown,) = [code for kind, code in fences(ROOT / "README.md") if kind == "python"]
+    lines = {line.split("  #")[0] for line in (ROOT / "examples" / "plain_loop.py").read_text().splitlines()}
+    assert {*shown.splitlines()} <= lines

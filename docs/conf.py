@@ -44,6 +44,25 @@ def adapt_docstring(app, what, name, obj, options, lines):
         lines[i] = re.sub(r"(?<!`)(`[^`]+`)(?=\w)", r"\1\\ ", line)  # `Point`s
 
 
+def pages_of_tables(app):
+    """A page for each stored table, which would otherwise be downloaded."""
+    folder = HERE / "generated" / "tables"
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted((HERE / "data" / "tables").glob("*.csv")):
+        title = path.stem.replace("-", " ").capitalize()
+        directive = f"```{{csv-table}}\n:file: ../../data/tables/{path.name}\n:header-rows: 1\n```"
+        download = f"{{download}}`CSV <../../data/tables/{path.name}>`"
+        text = f"---\norphan: true\n---\n\n# {title}\n\n{directive}\n\n{download}\n"
+        page = folder / f"{path.stem}.md"
+        if not page.exists() or page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")
+
+
+def link_tables(app, docname, source):
+    """Links to a stored table lead to its page."""
+    source[0] = re.sub(r"\]\(data/tables/([\w-]+)\.csv\)", r"](generated/tables/\1.md)", source[0])
+
+
 def skip_field(app, what, name, obj, skip, options):
     """A NamedTuple's fields are described in its docstring, and Python's own say only their places."""
     return True if type(obj).__name__ == "_tuplegetter" else None
@@ -58,6 +77,8 @@ def equation(translator, node):
 
 def setup(app):
     """Called by Sphinx."""
+    app.connect("builder-inited", pages_of_tables)
+    app.connect("source-read", link_tables)
     app.connect("autodoc-process-docstring", adapt_docstring)
     app.connect("autodoc-skip-member", skip_field)
     app.add_html_math_renderer("mathml", (equation, None), (equation, None))

@@ -160,7 +160,7 @@ ENTRIES: Mapping[str, Entry] = {
 
 
 def _options(optimizer: str, steps: int) -> dict[str, Any]:
-    """A momentum remembers 2 % of the run, within bounds: half of it would test no warm-up (see the notebook)."""
+    """A momentum remembers 2 % of the run, within bounds: half of it would test no warm-up (see the diary)."""
 
     def beta(longest: float, shortest: float = 10) -> float:
         return 1 - 1 / min(longest, max(shortest, 0.02 * steps))

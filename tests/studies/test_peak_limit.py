@@ -15,7 +15,7 @@ def rows_of(losses: dict[str, list[float]]) -> Rows:
     return Rows(
         row_of(PlannedRow("cells", cell, name, seed), loss)
         for name, some in losses.items()
-        for seed in part.seeds
+        for seed in (60, 61)
         for optimizer in bench.OPTIMIZERS
         for cell, loss in zip(bench.cells("mlp", optimizer, part.steps), some, strict=True)
     )
@@ -29,10 +29,10 @@ def test_the_table_says_what_a_limit_costs_and_what_it_saves() -> None:
     })  # fmt: skip
     lines = [[*line.values()] for line in csv.DictReader(peak_limit.judgement_table(rows).splitlines())]
     assert [line[1:8] for line in lines] == [
-        ["60", DEFAULT, "4", "0.00 (0.0)", "1.000", "2.000", "3.000"],
+        ["60", "no limit", "4", "0.00 (0.0)", "1.000", "2.000", "3.000"],
         ["60", "peak limit 2.5", "4", "0.00 (0.0)", "0.200", "0.400", "0.600"],
         ["60", "peak limit 2", "4", "1.00 (1.0)", "0.100", "0.200", "0.300"],
-        ["61", DEFAULT, "4", "0.00 (0.0)", "1.000", "2.000", "3.000"],
+        ["61", "no limit", "4", "0.00 (0.0)", "1.000", "2.000", "3.000"],
         ["61", "peak limit 2.5", "4", "0.00 (0.0)", "0.200", "0.400", "0.600"],
     ]
     assert lines[1][8].startswith("-1.60")

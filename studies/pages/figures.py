@@ -1,14 +1,15 @@
 """The figures of the benchmark and of a recovery."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from autowarm._torch.plotting import BLUE, GREEN, GREY, INK, ORANGE, styled
-from autowarm.lab.registry import OPTIMIZERS
 
+from ..bench import FACTORS
 from ..entries import OURS, title
 from ..measures import Sweep
 
@@ -18,20 +19,20 @@ CURVES = {OURS: ORANGE, "linear 0": GREY, "linear 0.1": BLUE, "linear 0.4": GREE
 
 @styled
 def sensitivity_figure(found: Mapping[str, Mapping[str, Sweep]]) -> Figure:
-    """The final loss against the peak rate: a row of panels for each bed, a panel for each optimizer."""
-    figure = Figure(figsize=(9.2, 0.5 + 2.3 * len(found)), layout="constrained")
-    panels = figure.subplots(len(found), len(next(iter(found.values()))), sharey="row", squeeze=False)
-    for line, (bed, some) in zip(panels, found.items(), strict=True):
-        losses = [loss for sweep in some.values() for name in CURVES for loss in sweep.curves[name]]
-        margin = 0.04 * (max(losses) - min(losses))
-        line[0].set_ylim(min(losses) - margin, max(losses) + margin)
-        line[0].set_ylabel(bed.split(", ")[0] + "\nfinal loss", fontsize=10)
-        for axes, (optimizer, sweep) in zip(line, some.items(), strict=True):
-            for name, colour in CURVES.items():
-                width = 2.4 if name == OURS else 1.3
-                axes.plot(sweep.rates, sweep.curves[name], "o-", color=colour, lw=width, ms=4, label=title(name))
-            axes.set(xscale="log", xlabel="peak rate", title=OPTIMIZERS[optimizer].title)
-    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=10)
+    """The final loss against the peak rate over the tuned one: a panel for each bed, means over the optimizers."""
+    rows = math.ceil(len(found) / 3)
+    figure = Figure(figsize=(9.2, 0.6 + 2.5 * rows), layout="constrained")
+    every = figure.subplots(rows, 3, squeeze=False).flat
+    for axes, (bed, some) in zip(every, found.items(), strict=False):
+        for name, colour in CURVES.items():
+            means = [statistics.fmean(at) for at in zip(*(sweep.curves[name] for sweep in some.values()), strict=True)]
+            width = 2.4 if name == OURS else 1.3
+            axes.plot(FACTORS, means, "o-", color=colour, lw=width, ms=4, label=title(name))
+        axes.set(xscale="log", xlabel="peak rate / tuned rate", ylabel="final loss")
+        axes.set_title(", ".join(bed.split(", ")[:-1]).replace(", as people train", ""), fontsize=10)
+    for axes in every:  # without a bed
+        axes.set_axis_off()
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=10)
     return figure
 
 

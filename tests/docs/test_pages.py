@@ -25,6 +25,12 @@ PAGES = [page for page in PAGES if "_build" not in page.parts]
 FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # A snippet for "your own loop" needs one: what a page leaves to the reader.
 READERS_OWN = {
+    "index.md": """
+import torch
+from autowarm import AdaptiveWarmup
+
+opt, total_steps, loss = torch.optim.AdamW([torch.ones(2, requires_grad=True)]), 100, 4.0
+""",
     "paper.md": """
 import torch
 from autowarm import Muon

@@ -22,8 +22,8 @@ def sensitivity_figure(found: Mapping[str, Mapping[str, Sweep]]) -> Figure:
     """The final loss against the peak rate over the tuned one: a panel for each bed, means over the optimizers."""
     rows = math.ceil(len(found) / 3)
     figure = Figure(figsize=(9.2, 0.6 + 2.5 * rows), layout="constrained")
-    every = figure.subplots(rows, 3, squeeze=False).flat
-    for axes, (bed, some) in zip(every, found.items(), strict=False):
+    every = iter(figure.subplots(rows, 3, squeeze=False).flat)
+    for (bed, some), axes in zip(found.items(), every, strict=False):
         for name, colour in CURVES.items():
             means = [statistics.fmean(at) for at in zip(*(sweep.curves[name] for sweep in some.values()), strict=True)]
             width = 2.4 if name == OURS else 1.3

@@ -94,8 +94,6 @@ FORMATS: dict[str, tuple[str, Any]] = {
         '{"env_info": "Python: 3.8", "seed": 0}\n'
         + epochs(lambda s, x, r, e: json.dumps({"mode": "train", "epoch": e, "iter": s, "lr": r, "loss": x}), first=1), AGAIN,
     ),
-    "ESPnet": (epochs("[host] {STAMP} (trainer:732) INFO: {e}epoch:train:{since}-{s}batch: iter_time=1.2e-04, "
-        "forward_time=0.1, loss_ctc=50.1, loss_att=40.2, acc=0.1, loss={x}, optim0_lr0={r}, train_time=1.2", first=1), AGAIN),
     "MLX": ("Starting training..., iters: 600\nIter 1: Val loss 9.9, Val took 10.0s\n" + lines(
         "Iter {s}: Train loss {x:.3f}, Learning Rate {r:.3e}, It/sec 1.2, Tokens/sec 345.6, Trained Tokens 1234, Peak "
         "mem 12.3 GB"), (10, T, 60, T, 0.001, round(loss(T), 3))),
@@ -115,7 +113,7 @@ FORMATS: dict[str, tuple[str, Any]] = {
         "begin at update 200 of 600",
     ),
     **{f"a line an epoch, as {form.format(1, 2.5)}": (
-        "".join(f"{form.format(e, loss(10 * e))}\n" for e in range(1, 51)), "a loss per epoch says too little",
+        "".join(f"{form.format(e, loss(10 * e))}\n" for e in range(1, 51)), "no column counts updates",
     ) for form in ("Epoch {}/50 - loss: {}", "Epoch [{}/50], Loss: {}", "Epoch {}/50\ttrain loss {}\tval loss 2.5",
                    "Epoch {} / 50: loss = {}", "epoch {} loss {} lr 0.001")},
     "Lightning's bar": (
@@ -140,7 +138,7 @@ FORMATS: dict[str, tuple[str, Any]] = {
     "PyTorch's ImageNet example": (epochs("Epoch: [{e}][{s:4d}/200]\tTime  0.5 ( 1.0)\tData  0.1 ( 0.2)\tLoss {x:.4e} "
         "(7.0100e+00)\tAcc@1   0.00 (  0.10)"), BARE),
     "PyTorch's MNIST example": (epochs("Train Epoch: {e} [{n}/12800 ({half}%)]\tLoss: {x:.6f}", first=1),
-        "no column counts updates .*samples"),
+        "no column counts updates"),
     "DeepSpeed": (lines("steps: {s} loss: {x:.4f} iter time (s): 0.5 samples/sec: 12.3"), BARE),
     "Detectron2": (lines("[01/02 03:04:05 d2.utils.events]:  eta: 1:23:45  iter: {s}  total_loss: {x}  loss_cls: 1.2  "
         "loss_box_reg: 0.3  time: 0.2500  data_time: 0.0100  lr: {r}  max_mem: 1234M"), EVERY),
@@ -148,7 +146,6 @@ FORMATS: dict[str, tuple[str, Any]] = {
         lines(lambda s, x, r, e: json.dumps({"iteration": s - 1, "lr": r, "total_loss": x, "loss_cls": 0.5, "loss_box_reg": 0.3})),
         EVERY,
     ),
-    "darknet": (lines(" {s}: {x}, {more} avg loss, {r} rate, 5.678 seconds, {n} images, 10.1 hours left"), EVERY),
     "OpenNMT": (lines("[{STAMP} INFO] Step {s}/{T}; acc: 3.5; ppl: 12345.6; xent: {x}; lr: {r}; sents: 123; 12/34 tok/s"), EVERY),
     "icefall": (epochs("{STAMP} INFO [train.py:900] Epoch {e}, batch {s}, loss[loss={x}, simple_loss=0.5, over 1000.00 "
         "frames. ], tot_loss[loss=3.3, simple_loss=0.4, over 9000.00 frames. ], batch size: 70, lr: {r:.2e}", first=1), AGAIN),
@@ -158,21 +155,15 @@ FORMATS: dict[str, tuple[str, Any]] = {
         "optim/learning_rate_group0={r}\n    throughput/total_tokens={n:,}"), EVERY),
     "Composer": (lines("[batch={s}/{T}]:\n\t Train time/batch: {before}\n\t Train loss/train/total: {x}\n\t Train "
         "lr-DecoupledAdamW/group0: {r}"), EVERY),
-    "TensorBoard's CSV": ("Wall time,Step,Value\n" + lines("1700000000.{s},{s},{x}"), BARE),
-    "TensorBoard's JSON": (json.dumps([[1.7e9 + s, s, loss(s)] for s in range(10, T + 1, 10)]), BARE),
     "nested JSON lines": (
         lines(lambda s, x, r, e: json.dumps({"step": s, "train": {"loss": x, "optim": {"lr": r}}, "val": {"loss": 9.9}})), EVERY,
     ),
-    "pandas, printed": ("     step    loss      lr\n" + lines("{row:<4} {s:5d} {x:7.4f} {r:9.6f}"), EVERY),
-    "steps with separators": ("step,loss\n" + "".join(f'"{s:,}",{loss(s)}\n' for s in range(10, 1501, 10)), (10, 1500, 150, 1500, None, loss(1500))),
     "llama2.c": (lines("{s} | loss {x} | lr {r:e} | 0.5000 | 33.2ms"), EVERY),
     "a step and a colon": (lines("{s}: loss={x}"), BARE),
-    "PyTorch's CIFAR tutorial": (epochs("[{e}, {s:5d}] loss: {x}", first=1), AGAIN),
     "PyTorch's Quickstart": (
-        "Epoch 1\n-----\n" + lines("loss: {x}  [{n:5d}/60000]"), "no column counts updates .*samples, loss",
+        "Epoch 1\n-----\n" + "".join(f"loss: {loss(s)}  [{64 * s:5d}/60000]\n" for s in range(1, 900, 100)),
+        "counts samples or tokens rather than updates",
     ),
-    "TensorFlow's first loops": (lines("Step #{s} Loss = {x}"), BARE),
-    "a bar without an end": (lines("{s}it [00:10,  9.5it/s, loss={x}]"), BARE),
     "srun's labels": (lines("0: step {s} loss {x} lr {r}"), EVERY),
     "ranks with two losses": (lines("[rank0]: step {s} loss {x} lr {r}\n[rank1]: step {s} loss {more} lr {r}"), EVERY),
     "YOLOX": (lines("{DAY} | INFO     | yolox.core.trainer:after_iter:261 - epoch: 1/1, iter: {s}/{T}, gpu mem: 12Mb, "
@@ -191,17 +182,6 @@ FORMATS: dict[str, tuple[str, Any]] = {
         "counts samples or tokens rather than updates"),
     "LLaMA-Factory": (lines(lambda s, x, r, e: json.dumps({"current_steps": s, "total_steps": T, "loss": x, "lr": r,
         "epoch": s / 200, "percentage": s / 6, "elapsed_time": "0:00:30", "total_tokens": 99 * s})), EVERY),
-    "JoeyNMT": ("".join(lines(f"{STAMP} - INFO - joeynmt.training - Epoch   {e + 1}, " + "Step: {s:8d}, Batch Loss: {x:12.6f}, "
-        "Batch Acc: 0.1, Tokens per Sec:    12345, Lr: {r:.6f}", range(200 * e + 10, 200 * e + 201, 10)) + f"{STAMP} - INFO - joeynmt.training - Epoch   {e + 1}: total training loss {900 - e}.25\n" for e in range(3)), EVERY),
-    "a loss of each epoch beside the updates'": (json.dumps([{"epoch": e, "step": s, "lm_loss": loss(s)} for e, s in
-        ((s // 200, s) for s in range(10, T + 1, 10))] + [{"epoch": e, "mlm_loss": 9.5} for e in range(3)]), BARE),
-    "SwAV": (lines("INFO - 01/02/26 03:04:05 - 0:01:00 - Epoch: [0][{s}]\tTime 0.5 (0.6)\tData 0.1 (0.1)\tLoss {x} (8.0)\t"
-        "Lr: {r}"), EVERY),
-    "DLLogger": (lines('DLLL {{"timestamp": "1700000000.5", "datetime": "{DAY}", "elapsedtime": "1.5", "type": "LOG", "step": '
-        '[0, {s}], "data": {{"loss": {x}, "lr": {r}}}}}') + 'DLLL {"type": "LOG", "step": [0], "data": {"loss": 3.5}}\n'
-        'DLLL {"type": "LOG", "step": [], "data": {"val_loss": 3.5}}\n', EVERY),
-    "DLLogger's JSON lines": (lines(lambda s, x, r, e: json.dumps({"step": [0, s], "data": {"loss": x, "lr": r}}))
-        + json.dumps({"step": [0], "data": {"loss": 3.5}}), EVERY),
 }  # fmt: skip
 
 
@@ -238,7 +218,6 @@ def test_an_epochs_length_is_that_of_its_count() -> None:
 def test_a_carriage_return_a_decimal_comma_and_a_broken_line_are_no_losses() -> None:
     [log] = logs_in("step 1 loss 4.5\rstep 2 loss 3,5\rstep 3 loss 2.5\rstep 4 loss 2.", "log")
     assert log.losses.tolist() == [4.5, 2.5, 2.0]
-    assert log.notes[0] == "1 of 4 losses or their steps are no numbers and left out (the first: '3,5')"
 
 
 def test_of_several_ranks_the_first_is_read_and_said() -> None:
@@ -329,17 +308,3 @@ def test_one_answer_and_what_follows_from_it(used: int, falls: float, follows: s
         f"Your warm-up: {used} updates ({used / 6:.1f}%). Ours would have ended at {result.warmup_steps} ("
         in result.answer
     )
-
-
-def test_a_run_of_many_updates_is_thinned_and_ends_where_all_of_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = np.arange(1, 20_001)
-    losses, rates = 2.0 + 8.0 * np.exp(-steps / 1_000), np.ones(20_000)
-    whole = replay((steps, losses, rates))
-    for module in (log_module, replaying):
-        monkeypatch.setattr(module, "LONG", 10_000)
-        monkeypatch.setattr(module, "MOST", 5_000)
-    thinned = replay((steps, losses, rates))
-    assert thinned.notes[0] == "of 20,000 losses every 4th is read, after the first 1,000"
-    for one, other in ((whole.recorded, thinned.recorded), (whole.closed_loop, thinned.closed_loop)):
-        assert abs(one.warmup_steps - other.warmup_steps) <= 8
-        assert other.rates == pytest.approx(one.rates, rel=0.01, abs=0.002)

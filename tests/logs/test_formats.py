@@ -185,9 +185,7 @@ MALFORMED = {
     "step,val_loss\n1,1\n2,1": "no column looks like a training loss.*columns: step, val_loss",
     "epoch,loss\n1,4\n2,3": "no column counts updates",
     **{
-        json_lines(
-            lambda s, x, r, name=name: {name: 512 * s, "loss": x, "lr": r}
-        ): "no column counts updates"
+        json_lines(lambda s, x, r, name=name: {name: 512 * s, "loss": x, "lr": r}): "no column counts updates"
         for name in ("tokens", "samples_seen", "Total Tokens")
     },
     "step,loss\n1,high\n2,low": "'high' in the column 'loss' is no number.*columns: step, loss",

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autowarm.logs import LogError, replay, replaying
-from autowarm.logs import log as log_module
+from autowarm.logs import LogError, replay
 from autowarm.logs.formats import logs_in
 from autowarm.logs.log import make_log
 

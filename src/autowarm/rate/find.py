@@ -3,7 +3,7 @@
 import math
 import operator
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,8 +33,6 @@ def find_rate(
     highest: float = 100.0,
     steps: int = 100,
     scaler: GradScaler | None = None,
-    also: Iterable[Any] = (),
-    offload: bool = False,
     process_group: dist.ProcessGroup | None = None,
 ) -> RateSearch:
     """Suggest a peak rate: train a few steps at rising rates, then restore everything.
@@ -64,9 +62,6 @@ def find_rate(
         steps: the most updates to make.
         scaler: a GradScaler, if the closure scales the loss; the search steps through it. If you clip, unscale in the
             closure first.
-        also: anything else that the closure changes and that must be restored: a `torch.Generator`, or an object with
-            ``state_dict`` and ``load_state_dict``.
-        offload: keep the copies in host memory.
         process_group: ranks over which losses are averaged; None for all ranks, if `torch.distributed` is in use. All
             ranks must call this with the same arguments; they end at the same step with the same result.
 
@@ -114,7 +109,7 @@ def find_rate(
     # A scaler skips gradients that are not finite, but must see them. Accelerate's optimizer has its own.
     scalers = (scaler, getattr(optimizer, "scaler", None))
     scaled = any(isinstance(one, GradScaler) and one.is_enabled() for one in scalers)
-    with restored(model, optimizer, [scaler, *also] if scaler is not None else also, offload=offload):
+    with restored(model, optimizer, scaler):
         core = unwrapped(optimizer)  # by whose rates the steps are made
         peaks = [float(group.get("initial_lr", group["lr"])) for group in core.param_groups]
         if (unit := next((peak for peak in peaks if peak > 0), None)) is None:

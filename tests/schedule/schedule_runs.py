@@ -61,13 +61,6 @@ def run(
     return rates
 
 
-MODES = {
-    "default": lambda opt, T, **kw: AdaptiveWarmup(opt, T, **kw),
-    "paper": lambda opt, T, **kw: AdaptiveWarmup.paper(opt, T, **({"target_loss": 0.5, "peak_gap": 4.0} | kw)),
-    "no ramp": lambda opt, T, **kw: AdaptiveWarmup(opt, T, **({"max_warmup": None, "peak_gap": 4.0} | kw)),
-}
-
-
 def saved(thing: Any) -> dict:
     """Its state, as another process loads it."""
     buffer = io.BytesIO()

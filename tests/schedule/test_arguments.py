@@ -12,13 +12,6 @@ from autowarm.schedule import Calibration, calibrate
 from tests.schedule.schedule_runs import PEAK, falling, group, make_optimizer, run, saved
 
 
-@pytest.mark.parametrize("given", [{}, {"calibration": None, "profile": None, "peak_gap": None}])
-def test_algorithm_1_is_calibrated_whatever_is_given_as_none(given: dict[str, None]) -> None:
-    scheduler = AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, **given)
-    run(scheduler, falling(), range(1))
-    assert scheduler.profile.peak_gap == calibrate(falling()(0) - 1.0, lr=PEAK, div=100.0, kappa=16.0).peak_gap
-
-
 @pytest.mark.parametrize("total_steps", [1e3, np.float64(1000.0), np.int64(1000)])
 def test_numbers_of_other_libraries_are_plain_ones(total_steps: Any) -> None:
     given = {"div": np.float32(50), "target_loss": torch.tensor(0.5), "max_warmup": np.float64(0.5)}

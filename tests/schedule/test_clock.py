@@ -76,6 +76,13 @@ def test_calls_that_find_neither_an_update_nor_a_gradient(options: dict, traced:
     assert (scheduler.get_last_lr()[0] == pytest.approx(PEAK / 10)) == (not counted)
 
 
+def test_another_optimizer_in_the_schedulers_place_is_refused() -> None:
+    scheduler = made()
+    scheduler.optimizer = make_optimizer()
+    with pytest.raises(ValueError, match="the scheduler's Lion was replaced by another Lion: make a new scheduler"):
+        scheduler.step(5.0)
+
+
 @pytest.mark.parametrize("tensor", [False, True])
 def test_a_step_that_only_creates_the_state_is_no_update(tensor: bool) -> None:
     """`torch.distributed.checkpoint` steps a new optimizer at rate 0 to learn what its state looks like."""

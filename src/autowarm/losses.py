@@ -82,7 +82,7 @@ class Observation(NamedTuple):
             return cls(float(loss), weight)
         except (TypeError, ValueError):
             inside = "output.loss" if hasattr(loss, "loss") else 'output["loss"]' if isinstance(loss, Mapping) else ""
-            pass_it = f": pass {inside}" if inside else ""
+            pass_it = f": pass {inside}" if inside else ": call it" if callable(loss) else ""
             raise TypeError(f"a loss is a number or a one-element tensor, got {type(loss).__name__}{pass_it}") from None
 
     def copy(self) -> Self:

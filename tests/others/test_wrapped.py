@@ -47,31 +47,6 @@ class Rate(Optimizer):
                     p.data.sub_(p.grad, alpha=group["lr"])
 
 
-class TwoSteps(Optimizer):
-    """As the SAM through which the two-step form spread."""
-
-    def __init__(self, params: Any, base: type[Optimizer], **options: Any) -> None:
-        super().__init__(params, {"rho": 0.05, **options})
-        self.base_optimizer = base(self.param_groups, **options)
-        self.param_groups = self.base_optimizer.param_groups
-
-    def first_step(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                self.state[p]["old"] = p.data.clone()
-                p.data.add_(p.grad, alpha=group["rho"])
-
-    def second_step(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.data.copy_(self.state[p]["old"])
-        self.base_optimizer.step()
-
-    def load_state_dict(self, state_dict: Any) -> None:
-        super().load_state_dict(state_dict)
-        self.base_optimizer.param_groups = self.param_groups
-
-
 class Bare(Optimizer):
     """A wrapper that never calls Optimizer.__init__, and keeps the other under a name nobody has heard of."""
 
@@ -89,15 +64,10 @@ def plain(model: nn.Module) -> Rate:
     return Rate(model.parameters())
 
 
-def two_steps(model: nn.Module, base: Any = Rate) -> Any:
-    return TwoSteps(model.parameters(), base, lr=LR)
-
-
 WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
     "timm's Lookahead": lambda model: timm.Lookahead(plain(model)),
     "Lookahead": lambda model: pytorch_optimizer.Lookahead(plain(model)),
     "SAM": lambda model: pytorch_optimizer.SAM(model.parameters(), Rate, lr=LR),
-    "two-step SAM": two_steps,
     "bare": lambda model: Bare(plain(model)),
     "two layers": lambda model: Bare(timm.Lookahead(plain(model))),
 }
@@ -115,11 +85,7 @@ def train(model: nn.Module, opt: Any, sched: AdaptiveWarmup, updates: int, seed:
             return loss
 
         loss = closure()
-        if isinstance(opt, TwoSteps):
-            opt.first_step()
-            closure()
-            opt.second_step()
-        elif hasattr(opt, "first_step"):
+        if hasattr(opt, "first_step"):
             opt.step(closure)
         else:
             opt.step()
@@ -150,7 +116,7 @@ def test_every_update_is_counted_and_made_at_the_rate_of_the_schedule(name: str)
     assert_scheduled(rates_of(opt))
 
 
-@pytest.mark.parametrize("name", ["SAM", "two-step SAM", "Lookahead"])
+@pytest.mark.parametrize("name", ["SAM", "Lookahead"])
 def test_a_wrapped_run_resumes(name: str) -> None:
     def parts() -> tuple[nn.Module, Any, AdaptiveWarmup]:
         model = make_model()
@@ -210,7 +176,11 @@ class PerTensor(Optimizer):
 def test_the_geometry_is_that_of_the_optimizer_inside() -> None:
     model = make_model()
     per_tensor = PerTensor(model, AdamW)
-    for opt in (timm.Lookahead(AdamW(model.parameters())), two_steps(model, AdamW), per_tensor):
+    for opt in (
+        timm.Lookahead(AdamW(model.parameters())),
+        pytorch_optimizer.SAM(model.parameters(), AdamW),
+        per_tensor,
+    ):
         assert geometry_of(opt) == Sign()
     assert isinstance(unwrapped(per_tensor), Together)
     assert AdaptiveWarmup(per_tensor, STEPS).optimizer is unwrapped(per_tensor)

@@ -100,15 +100,6 @@ def test_an_outlier_does_not_end_the_search_and_nan_does() -> None:
     assert has_broken([2.0, math.inf], 100)
 
 
-def test_what_lies_behind_the_break_does_not_count() -> None:
-    losses = valley(1e-2, 0.02)
-    result = search(losses)
-    n = len(result.losses)
-    wilder = np.concatenate([losses[: n - 1], [math.nan]])
-    other = search(wilder, RATES[:n])
-    assert other.suggestion == pytest.approx(result.suggestion, rel=0.1)
-
-
 def test_noise_is_that_of_a_normal_sample_and_a_step_in_it_does_not_count() -> None:
     draws = 3 + 0.5 * np.random.default_rng(0).standard_normal(20_000)
     assert noise_of(draws) == pytest.approx(0.5, rel=0.05)

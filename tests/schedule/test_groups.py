@@ -35,7 +35,6 @@ def test_resumed_with_a_group_that_was_added_on_the_way(tensor: bool) -> None:
         second.load_state_dict(saved(first))
     second.optimizer.add_param_group(group(tensor, PEAK / 3))  # its saved peak holds
     second.load_state_dict(saved(first))
-    assert saved(second) == saved(first)
     # A group that the state does not know follows the common share.
     third.optimizer.add_param_group(group(tensor))
     third.optimizer.add_param_group(group(tensor, PEAK / 2))

@@ -155,23 +155,6 @@ def test_a_closure_that_goes_wrong_is_told_so_and_leaves_nothing_behind(maker: s
     assert not [hook for hook in optimizer._optimizer_step_post_hooks.values() if "find" in hook.__module__]
 
 
-def test_a_scaler_is_put_back() -> None:
-    model = a_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3)
-
-    def closure() -> torch.Tensor:
-        x = torch.randn(32, 8)
-        loss = (model(x) - x[:, :1]).square().mean()
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        return loss
-
-    was = scaler.state_dict()
-    assert len(find_rate(model, optimizer, closure, scaler=scaler).rates) > 30
-    assert scaler.state_dict() == was
-
-
 def test_a_state_in_a_deque_or_a_tuple_is_put_back() -> None:
     """As of an optimizer that keeps its last gradients, or pairs of averages."""
 
@@ -270,19 +253,11 @@ def test_groups_keep_their_ratios_by_their_peaks(tensor: bool) -> None:
     assert {row[0] for row in values} == {0.0}
 
 
-SCALERS: dict[str, Callable[[], torch.amp.GradScaler | None]] = {
-    "no scaler": lambda: None,
-    "scaler": lambda: torch.amp.GradScaler("cpu", init_scale=8.0),
-    "disabled scaler": lambda: torch.amp.GradScaler("cpu", enabled=False),
-}
-
-
-@pytest.mark.parametrize("scaling", SCALERS)
-def test_one_bad_batch_changes_nothing_and_a_second_in_a_row_is_a_break(scaling: str) -> None:
+def test_one_bad_batch_changes_nothing_and_a_second_in_a_row_is_a_break() -> None:
     def search(*bad: int) -> RateSearch:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-        scaler, optimizer = SCALERS[scaling](), torch.optim.AdamW(model.parameters(), lr=1.0)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1.0)
         calls = itertools.count()
 
         def closure() -> torch.Tensor:
@@ -294,12 +269,10 @@ def test_one_bad_batch_changes_nothing_and_a_second_in_a_row_is_a_break(scaling:
             if now in bad:
                 loss = loss * math.nan
                 torch.set_rng_state(drawn)  # the next batch comes instead
-            (loss if scaler is None else scaler.scale(loss)).backward()
-            if scaler is not None:
-                scaler.unscale_(optimizer)
+            loss.backward()
             return loss
 
-        return find_rate(model, optimizer, closure, total_steps=1000, scaler=scaler)
+        return find_rate(model, optimizer, closure, total_steps=1000)
 
     clean = search()
     assert clean.reason is None

@@ -46,10 +46,14 @@ def run(
     losses: Callable[[int], float | None],
     steps: Iterable[int],
     order: str = "after",
+    gradient: Callable[[torch.Tensor, int], torch.Tensor] | None = None,
 ) -> list[float]:
     """Train; returns the rate of every update."""
     opt, rates = scheduler.optimizer, []
     for t in steps:
+        if gradient is not None:
+            for p in (p for group in opt.param_groups for p in group["params"] if p.requires_grad):
+                p.grad = gradient(p, t)
         loss = losses(t)
         told = () if loss is None else (torch.tensor(loss, dtype=torch.float64),)
         if order == "before":

@@ -18,7 +18,7 @@ from autowarm.optim import Together
 from autowarm.others import known
 from tests.programs import Launcher, results
 from tests.schedule.ranks.peak_limit_ranks import limit, network
-from tests.schedule.schedule_runs import saved
+from tests.schedule.schedule_runs import run, saved
 
 T, HOT = 100, 0.1
 
@@ -28,21 +28,13 @@ def weights(*shape: int, scale: float = 0.25) -> nn.Parameter:
     return nn.Parameter(scale * torch.randn(*shape))
 
 
+def noise(p: Tensor, t: int) -> Tensor:
+    return torch.randn(p.shape, generator=torch.Generator().manual_seed(t))
+
+
 def train(scheduler: AdaptiveWarmup, updates: range, order: str = "after") -> list[float]:
     """A loss that falls, and gradients of noise; returns the rate of every update."""
-    optimizer, rates = scheduler.optimizer, []
-    for t in updates:
-        generator = torch.Generator().manual_seed(t)
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                p.grad = torch.randn(p.shape, generator=generator) if p.requires_grad else None
-        if order == "before":
-            scheduler.step(1 + 9 * math.exp(-t / 30))
-        rates.append(float(optimizer.param_groups[0]["lr"]))
-        optimizer.step()
-        if order == "after":
-            scheduler.step(1 + 9 * math.exp(-t / 30))
-    return rates
+    return run(scheduler, lambda t: 1 + 9 * math.exp(-t / 30), updates, order, noise)
 
 
 def factor(optimizer: Optimizer, updates: int = 1, **options: Any) -> float | None:
@@ -147,7 +139,7 @@ def test_it_is_said_once_in_these_words() -> None:
         "lr 0.03 moves the weights by 12% of their norm in each update; 1,000 updates bear 7.9%: the peak is 0.02 "
         "(peak_limit=None keeps 0.03)"
     ]
-    assert Path(caught[0].filename).name == "test_peak_limit.py"
+    assert Path(caught[0].filename).name == "schedule_runs.py"
 
 
 def test_algorithm_1s_order_is_limited_from_its_first_update_on() -> None:

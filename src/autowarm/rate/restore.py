@@ -25,14 +25,14 @@ Restore = Callable[[], Any]
 
 
 @contextmanager
-def restored(model: nn.Module, optimizer: Optimizer, scaler: GradScaler | None = None) -> Iterator[None]:
+def restored(model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
     """Undo every update made inside this context, even if an exception ends it.
 
     Inside it, our schedulers do not count the optimizer's updates, the optimizer has its own rates that may be written
     to, and no number of non-finite gradients raises an error.
 
     Args:
-        model, optimizer, scaler: restored with all their state; the optimizer may be wrapped, or a `Together`.
+        model, optimizer: restored with all their state; the optimizer may be wrapped, or a `Together`.
     """
     params = [p for group in optimizer.param_groups for p in group["params"]]
     keep = Keeper(offload=False)
@@ -44,7 +44,6 @@ def restored(model: nn.Module, optimizer: Optimizer, scaler: GradScaler | None =
             for group in one.param_groups:
                 keep.leave(group["lr"])
             stack.callback(keep(vars(one)))
-        stack.callback(keep(scaler))
         for one in _layers(optimizer):
             _set_apart(one)
         yield

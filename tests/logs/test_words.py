@@ -95,10 +95,6 @@ FORMATS: dict[str, tuple[str, Any]] = {
             f"\r{s}/200 [=====>......] - ETA: 1:00 - loss: {loss(200 * (e - 1) + s)} - accuracy: 0.1" for s in range(10, 201, 10)
         ) + " - val_loss: 1.0\n" for e in (1, 2, 3)), BARE,
     ),
-    "Keras, a line an epoch": (
-        "".join(f"Epoch {e}/3\n200/200 - 60s - loss: {loss(200 * e)} - val_loss: 1.0 - 60s/epoch\n" for e in (1, 2, 3)),
-        "begin at update 200 of 600",
-    ),
     "a line an epoch without an end": (
         "".join(f"epoch {e} loss {loss(10 * e)} lr 0.001\n" for e in range(1, 51)), "no column counts updates",
     ),
@@ -136,7 +132,6 @@ FORMATS: dict[str, tuple[str, Any]] = {
     "YOLOX": (lines("{DAY} | INFO     | yolox.core.trainer:after_iter:261 - epoch: 1/1, iter: {s}/{T}, gpu mem: 12Mb, "
         "iter_time: 0.7s, data_time: 0.02s, total_loss: {x}, iou_loss: 4.2, l1_loss: 0.0, lr: {r:.3e}, size: 640"), EVERY),
     "one epoch of several": (lines("Epoch [1/3], Step [{s}/{T}], Loss: {x}"), (10, T, 60, 3 * T, None, loss(T))),
-    "steps of the run beside epochs": ("".join(f"Epoch {s // 200 + 1}/4 - step {s}/{T} - loss {loss(s)}\n" for s in range(10, T + 1, 10)), BARE),
     "a function of a file": (lines("{DAY} INFO (trainer.py:log_step:57) step {s} loss {x} lr {r}"), EVERY),
     "a line of a file": (lines("{DAY} [loss.py:57] WARNING step {s}/{T} lm_loss {x} lr {r}"), EVERY),
     "source with format codes": ("print(f'step {step:.2f} loss {loss:.2f} lr {group[\"lr\"]:.2e}')\n"

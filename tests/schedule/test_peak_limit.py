@@ -58,6 +58,8 @@ def factor(optimizer: Optimizer, updates: int = 1, **options: Any) -> float | No
         (lambda ps: LMO(ps, lr=1.0, geometry=Frobenius(2.0, stacked=True)), (3, 6, 4)),
         (lambda ps: LMO(ps, lr=1.0, geometry="rows"), (6, 2, 3)),
         (lambda ps: LMO(ps, lr=1.0, geometry="columns"), (6, 4)),
+        (lambda ps: torch.optim.Muon(ps, lr=1.0, weight_decay=0.0), (9, 4)),
+        (lambda ps: torch.optim.Muon(ps, lr=1.0, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"), (9, 4)),
     ],
 )
 def test_the_norm_of_a_step_is_known(make: Callable[[list[Tensor]], Optimizer], shape: tuple[int, ...]) -> None:
@@ -66,36 +68,23 @@ def test_the_norm_of_a_step_is_known(make: Callable[[list[Tensor]], Optimizer], 
     p.grad = torch.randn(shape)
     optimizer.step()
     expected = known.step_norm(optimizer, optimizer.param_groups[0], p.shape)
-    assert float((p.detach() - before).norm()) == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.parametrize("radius", [None, "original", "match_rms_adamw"])
-def test_the_norm_of_pytorchs_muon_is_known(radius: str | None) -> None:
-    p = weights(9, 4)
-    before, optimizer = p.detach().clone(), torch.optim.Muon([p], lr=1.0, weight_decay=0.0, adjust_lr_fn=radius)
-    p.grad = torch.randn(9, 4)
-    optimizer.step()
-    expected = known.step_norm(optimizer, optimizer.param_groups[0], p.shape)
-    assert float((p.detach() - before).norm()) == pytest.approx(expected, rel=0.2)  # its iterations are inexact
+    inexact = 0.2 if isinstance(optimizer, torch.optim.Muon) else 1e-4  # PyTorch's iterations
+    assert float((p.detach() - before).norm()) == pytest.approx(expected, rel=inexact)
 
 
 @pytest.mark.parametrize(
     "make",
-    [lambda ps, lr: AdamW(ps, lr), lambda ps, lr: Muon([{"params": list(ps), "algorithm": "adamw"}], lr)],
+    [lambda ps: AdamW(ps, 1e-3), lambda ps: Muon([{"params": ps, "algorithm": "adamw"}], 1e-3)],
     ids=["AdamW", "AdamW of Muon"],
 )
-def test_the_norm_of_an_adams_step_is_about_right(make: Callable[..., Optimizer]) -> None:
-    model = network()
-    optimizer, moved = make(model.parameters(), 1e-3), []
+def test_the_norm_of_an_adams_step_is_about_right(make: Callable[[list[Tensor]], Optimizer]) -> None:
+    p = weights(20, 30)
+    optimizer, moved = make([p]), []
     for t in range(200):
-        x = torch.randn(32, 6, generator=torch.Generator().manual_seed(t))
-        before = nn.utils.parameters_to_vector(model.parameters()).detach()
-        optimizer.zero_grad()
-        (model(x) - x[:, :5].square()).square().mean().backward()
+        before, p.grad = p.detach().clone(), noise(p, t) + 0.2
         optimizer.step()
-        moved.append(float((nn.utils.parameters_to_vector(model.parameters()).detach() - before).norm()) / 1e-3)
-    group = optimizer.param_groups[0]
-    expected = math.hypot(*(known.step_norm(optimizer, group, p.shape) for p in model.parameters()))
+        moved.append(float((p.detach() - before).norm()) / 1e-3)
+    expected = known.step_norm(optimizer, optimizer.param_groups[0], p.shape)
     assert 0.5 < sum(moved) / len(moved) / expected < 2
 
 

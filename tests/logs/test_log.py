@@ -1,5 +1,6 @@
 """Logs put in order: resumed, sparse, broken, begun late."""
 
+import contextlib
 import math
 
 import numpy as np
@@ -20,67 +21,53 @@ def test_a_whole_log_stays_as_it_is() -> None:
     assert repr(log) == "Log('a': 3 losses of 3 updates, peak rate 1)"
 
 
-@pytest.mark.parametrize("steps", [[0, 1, 2, 3], [1, 2, 3, 4]])
-def test_steps_count_from_0_or_from_1(steps: list[int]) -> None:
-    assert make_log("a", steps, [4.0, 3.0, 2.0, 1.0]).updates.tolist() == [1, 2, 3, 4]
-
-
-def test_every_fifth_step_counts_from_0_if_the_fifth_update_is_step_4() -> None:
-    assert make_log("a", [4, 9, 14], [3.0, 2.0, 1.0]).total_steps == 15
-    assert make_log("a", [5, 10, 15], [3.0, 2.0, 1.0]).total_steps == 15
-
-
-def test_after_a_resume_the_later_rows_count_and_the_old_ones_from_there_on_are_gone() -> None:
+BEFORE = "the log starts over at step {}: the {} losses before are left out"
+RESUMED = "the run resumed at step {}: the later losses count"
+# Steps, with losses that count the rows; the updates, the rows that count, and what is said first.
+ORDERS: dict[str, tuple[list[int], list[int], list[int], list[str]]] = {
+    "from 0": ([0, 1, 2, 3], [1, 2, 3, 4], [0, 1, 2, 3], []),
+    "from 1": ([1, 2, 3, 4], [1, 2, 3, 4], [0, 1, 2, 3], []),
+    "every fifth, from step 4": ([4, 9, 14], [1, 5, 10, 15], [0, 0, 1, 2], []),
+    "every fifth, from step 5": ([5, 10, 15], [1, 5, 10, 15], [0, 0, 1, 2], []),
     # The crash came after step 30, the run resumed from 15, and then logged at other steps.
-    log = make_log("a", [1, 10, 20, 30, 15, 25, 35], [9.0, 8.0, 7.0, 6.0, 0.5, 0.4, 0.3])
-    assert log.updates.tolist() == [1, 10, 15, 25, 35]
-    assert log.losses.tolist() == [9.0, 8.0, 0.5, 0.4, 0.3]
-    assert any("resumed at step 15" in note and "later losses count" in note for note in log.notes)
+    "resumed": ([1, 10, 20, 30, 15, 25, 35], [1, 10, 15, 25, 35], [0, 1, 4, 5, 6], [RESUMED.format(15)]),
+    "begun again": ([*range(1, 51), *range(1, 4)], [1, 2, 3], [50, 51, 52], [BEFORE.format(1, 50)]),
+    "begun again, and resumed": (
+        [50, 10, 20, 30, 15, 25], [1, 10, 15, 25], [1, 1, 4, 5], [BEFORE.format(10, 1), RESUMED.format(15)],
+    ),
+    "begun again, and resumed later": (
+        [*range(5), *range(20), 15, 16], [*range(1, 18)], [*range(5, 20), 25, 26],
+        [BEFORE.format(0, 5), RESUMED.format(15)],
+    ),
+    "a first try that crashed early": ([*range(30), *range(100)], [*range(1, 101)], [*range(30, 130)], []),
+    "again and again": (
+        [1, 1, 2, 2, 3, 3], [1, 2, 3], [1, 3, 5], ["3 losses are of a step that comes again: the last one counts"],
+    ),
+}  # fmt: skip
 
 
-def test_a_log_that_starts_over_says_that_the_earlier_rows_are_left_out() -> None:
-    log = make_log("a", [*range(1, 5001), *range(1, 301)], np.arange(5300.0))
-    assert log.losses.tolist() == np.arange(5000.0, 5300.0).tolist()
-    assert log.notes == ("the log starts over at step 1: the 5,000 losses before are left out",)
-    late = make_log("a", [50, 10, 20, 30, 15, 25], np.arange(6.0))
-    assert late.losses[-3:].tolist() == [1.0, 4.0, 5.0]
-    assert late.notes[:2] == (
-        "the log starts over at step 10: the 1 losses before are left out",
-        "the run resumed at step 15: the later losses count",
-    )
-    both = make_log("a", [*range(50), *range(200), 150, 151], np.arange(252.0))
-    assert both.notes == (
-        "the log starts over at step 0: the 50 losses before are left out",
-        "the run resumed at step 150: the later losses count",
-    )
-
-
-def test_a_step_that_comes_again_and_again_keeps_its_last_loss() -> None:
-    log = make_log("a", [1, 1, 2, 2, 3, 3], [9.0, 3.0, 9.0, 2.0, 9.0, 1.0])
-    assert log.losses.tolist() == [3.0, 2.0, 1.0]
-    assert any("3 losses are of a step that comes again" in note for note in log.notes)
+@pytest.mark.parametrize(("steps", "updates", "rows", "notes"), ORDERS.values(), ids=ORDERS)
+def test_rows_are_put_in_order(steps: list[int], updates: list[int], rows: list[int], notes: list[str]) -> None:
+    log = make_log("a", steps, np.arange(1.0, len(steps) + 1))
+    assert log.updates.tolist() == updates
+    assert log.losses.tolist() == [1.0 + row for row in rows]
+    assert list(log.notes[: len(notes)]) == notes
 
 
 def test_steps_that_begin_again_after_equal_stretches_are_no_resume() -> None:
     for steps in ([*range(100)] * 4, [*range(100)] * 2 + [*range(40)], [*range(10, 101, 10)] * 2, [*range(5)] * 9):
         with pytest.raises(LogError, match="the steps begin again, .* times: pass steps that count"):
             make_log("a", steps, np.ones(len(steps)))
-    restarted = make_log("a", [*range(30), *range(100)], np.arange(130.0))  # the first try crashed early
-    assert restarted.losses.tolist() == np.arange(30.0, 130.0).tolist()
 
 
 @given(st.lists(st.integers(1, 60), min_size=2, max_size=40).filter(lambda steps: len(set(steps)) > 1))
 def test_updates_always_rise_and_the_last_row_is_always_kept(steps: list[int]) -> None:
-    if steps[-1] == 1:
-        steps = [*steps, 2]
-    losses = np.arange(len(steps), dtype=float)
-    try:
-        log = make_log("a", steps, losses, first_loss=0.0)
-    except LogError:
-        return  # only one loss was left
-    assert (np.diff(log.updates) > 0).all()
-    assert log.updates[0] == 1
-    assert len(steps) - 1 in log.losses
+    steps = [*steps, 2] if steps[-1] == 1 else steps
+    with contextlib.suppress(LogError):  # only one loss was left
+        log = make_log("a", steps, np.arange(len(steps), dtype=float), first_loss=0.0)
+        assert (np.diff(log.updates) > 0).all()
+        assert log.updates[0] == 1
+        assert len(steps) - 1 in log.losses
 
 
 def test_a_log_that_begins_late_says_so_and_takes_a_first_loss() -> None:
@@ -92,14 +79,6 @@ def test_a_log_that_begins_late_says_so_and_takes_a_first_loss() -> None:
     assert not any("begins" in note for note in with_first_loss.notes)
     assert any("every 50 updates" in note and "interpolated" in note for note in with_first_loss.notes)
     assert with_first_loss.interpolated
-
-
-def test_a_log_without_gaps_of_its_own_says_how_many_updates_have_no_loss() -> None:
-    late = make_log("a", range(5001, 5101), np.ones(100))
-    assert late.notes[0].startswith("the log begins at update 5001: earlier losses are taken as 1,")
-    assert late.notes[1:] == (
-        "4,999 updates have no loss of their own: it is interpolated, with noise of the curve's own size",
-    )
 
 
 def test_means_stand_in_the_middle_of_their_updates_and_one_update_scatters_more() -> None:

@@ -89,17 +89,11 @@ def test_what_the_scheduler_warns_about_is_noted() -> None:
     assert np.isfinite(result.closed_loop.losses).all()  # type: ignore[union-attr]
 
 
-def test_options_of_a_file_are_refused_with_what_is_none(tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_text(TEXT)
-    [log] = read(tmp_path / "log.csv")
-    for name, value in {"run": "a", "loss": "b", "step": "c", "lr": "d"}.items():
-        with pytest.raises(
-            ValueError, match=f"^{name}= cannot be used with arrays: pass the steps, losses and rates that you mean$"
-        ):
-            replay((STEPS, LOSSES), **{name: value})  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match=f"^{name}= cannot be used with a Log: pass its file instead$"):
-            replay(log, **{name: value})  # type: ignore[arg-type]
-    with pytest.raises(
-        ValueError, match="^total_steps=, first_loss= cannot be used with a Log: pass its file instead$"
-    ):
+@pytest.mark.parametrize("name", ["run", "loss", "step", "lr"])
+def test_options_of_a_file_are_refused_with_what_is_none(name: str) -> None:
+    log = make_log("a", STEPS, LOSSES)
+    for given, instead in (((STEPS, LOSSES), "arrays: pass the steps"), (log, "a Log: pass its file instead$")):
+        with pytest.raises(ValueError, match=f"^{name}= cannot be used with {instead}"):
+            replay(given, **{name: "a"})
+    with pytest.raises(ValueError, match="^total_steps=, first_loss= cannot be used with a Log"):
         replay(log, total_steps=2 * T, first_loss=9.0)

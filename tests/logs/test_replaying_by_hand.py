@@ -71,7 +71,7 @@ def loop_over(loss_at: Callable[[float], float], peak: float) -> AdaptiveWarmup:
     return schedule
 
 
-@pytest.mark.parametrize("falls", [10.0, 20.0, 40.0])
+@pytest.mark.parametrize("falls", [10.0, 40.0])
 @pytest.mark.parametrize("warmup", [0, 40])
 @pytest.mark.parametrize("every", [1, 5])
 def test_the_closed_loop_is_the_run_that_it_stands_for(falls: float, warmup: int, every: int) -> None:
@@ -124,11 +124,13 @@ def test_between_logged_losses_the_noise_has_the_size_of_theirs(read: Any) -> No
     known = reading.losses[:2000]
     # Half the mean squared difference between neighbours is the variance of the noise.
     assert math.sqrt(np.mean(np.diff(known) ** 2) / 2) == pytest.approx(0.2, rel=0.15)
-    again = read(sparse(0.2), make)
-    assert again.losses.tolist() == reading.losses.tolist()
+    log = sparse(0.2)
+    assert read(log, make).losses.tolist() == reading.losses.tolist()
+    if read is as_recorded:
+        assert reading.losses[log.updates - 1].tolist() == log.losses.tolist()
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("share", [0.1, 0.9, 1.0])
 def test_a_slower_schedule_meets_as_much_noise_from_one_update_to_the_next(
     share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,9 +157,3 @@ def test_a_scheduler_that_stops_a_run_is_reported() -> None:
     reading = as_recorded(make_log("a", range(1, T + 1), losses), make)
     assert reading.warmup_steps is None
     assert any(note.startswith("the scheduler stops the run at update 70") for note in reading.notes)
-
-
-def test_logged_losses_of_a_sparse_log_stay_as_they_are() -> None:
-    log = sparse(0.2)
-    reading = as_recorded(log, make)
-    assert reading.losses[log.updates - 1].tolist() == log.losses.tolist()

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Callable
 from functools import partial
-from itertools import cycle, product
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -16,7 +16,6 @@ from autowarm.geometry import Sign
 from autowarm.optim import Together
 from autowarm.others import geometry_of
 from autowarm.others.wrapped import inside, unwrapped
-from autowarm.schedule import Calibration
 from tests.cases import each
 
 # Which torch and numpy alone do without.
@@ -48,31 +47,6 @@ class Rate(Optimizer):
                     p.data.sub_(p.grad, alpha=group["lr"])
 
 
-class TwoSteps(Optimizer):
-    """As the SAM through which the two-step form spread."""
-
-    def __init__(self, params: Any, base: type[Optimizer], **options: Any) -> None:
-        super().__init__(params, {"rho": 0.05, **options})
-        self.base_optimizer = base(self.param_groups, **options)
-        self.param_groups = self.base_optimizer.param_groups
-
-    def first_step(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                self.state[p]["old"] = p.data.clone()
-                p.data.add_(p.grad, alpha=group["rho"])
-
-    def second_step(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.data.copy_(self.state[p]["old"])
-        self.base_optimizer.step()
-
-    def load_state_dict(self, state_dict: Any) -> None:
-        super().load_state_dict(state_dict)
-        self.base_optimizer.param_groups = self.param_groups
-
-
 class Bare(Optimizer):
     """A wrapper that never calls Optimizer.__init__, and keeps the other under a name nobody has heard of."""
 
@@ -90,19 +64,10 @@ def plain(model: nn.Module) -> Rate:
     return Rate(model.parameters())
 
 
-def two_steps(model: nn.Module, base: Any = Rate) -> Any:
-    return TwoSteps(model.parameters(), base, lr=LR)
-
-
 WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
     "timm's Lookahead": lambda model: timm.Lookahead(plain(model)),
     "Lookahead": lambda model: pytorch_optimizer.Lookahead(plain(model)),
-    "OrthoGrad": lambda model: pytorch_optimizer.OrthoGrad(plain(model)),
     "SAM": lambda model: pytorch_optimizer.SAM(model.parameters(), Rate, lr=LR),
-    "WSAM": lambda model: pytorch_optimizer.WSAM(model, model.parameters(), Rate, lr=LR),
-    "LookSAM": lambda model: pytorch_optimizer.LookSAM(model.parameters(), Rate, lr=LR),
-    "FriendlySAM": lambda model: pytorch_optimizer.FriendlySAM(model.parameters(), Rate, lr=LR),
-    "two-step SAM": two_steps,
     "bare": lambda model: Bare(plain(model)),
     "two layers": lambda model: Bare(timm.Lookahead(plain(model))),
 }
@@ -120,11 +85,7 @@ def train(model: nn.Module, opt: Any, sched: AdaptiveWarmup, updates: int, seed:
             return loss
 
         loss = closure()
-        if isinstance(opt, TwoSteps):
-            opt.first_step()
-            closure()
-            opt.second_step()
-        elif hasattr(opt, "first_step"):
+        if hasattr(opt, "first_step"):
             opt.step(closure)
         else:
             opt.step()
@@ -155,7 +116,7 @@ def test_every_update_is_counted_and_made_at_the_rate_of_the_schedule(name: str)
     assert_scheduled(rates_of(opt))
 
 
-@pytest.mark.parametrize("name", ["SAM", "two-step SAM", "Lookahead"])
+@pytest.mark.parametrize("name", ["SAM", "Lookahead"])
 def test_a_wrapped_run_resumes(name: str) -> None:
     def parts() -> tuple[nn.Module, Any, AdaptiveWarmup]:
         model = make_model()
@@ -215,32 +176,29 @@ class PerTensor(Optimizer):
 def test_the_geometry_is_that_of_the_optimizer_inside() -> None:
     model = make_model()
     per_tensor = PerTensor(model, AdamW)
-    for opt in (timm.Lookahead(AdamW(model.parameters())), two_steps(model, AdamW), per_tensor):
+    for opt in (
+        timm.Lookahead(AdamW(model.parameters())),
+        pytorch_optimizer.SAM(model.parameters(), AdamW),
+        per_tensor,
+    ):
         assert geometry_of(opt) == Sign()
     assert isinstance(unwrapped(per_tensor), Together)
     assert AdaptiveWarmup(per_tensor, STEPS).optimizer is unwrapped(per_tensor)
 
 
-# Where a wrapper may keep several.
-CONTAINERS: dict[str, Callable[[list[Optimizer]], Any]] = {
-    "list": list,
-    "by tensor": lambda several: {one.param_groups[0]["params"][0]: one for one in several},
-    "nested": lambda several: {"matrices": several[0], "others": {"more": several[1:], "lr": LR}},
-}
-
-
 class Several(Optimizer):
-    """Steps others, whose groups are its own, or which have groups of its tensors; or stands for them."""
+    """Steps a list of others, whose groups are its own, or which have groups of its tensors; or stands for them."""
 
-    def __init__(self, model: nn.Module, container: str, relation: str) -> None:
-        inner = [Rate([p]) for p in model.parameters()]
-        groups = [group for one in inner for group in one.param_groups]
+    def __init__(self, model: nn.Module, relation: str) -> None:
+        self.inner = [Rate([p]) for p in model.parameters()]
+        groups = [group for one in self.inner for group in one.param_groups]
         by_relation = {"its own": groups, "copies": [*model.parameters()]}
         super().__init__(by_relation.get(relation, [torch.zeros(1)]), {"lr": LR})
         if relation == "its own":
             self.param_groups = by_relation[relation]
-        self._opts = CONTAINERS[container](inner)
-        self.each = lambda: inner
+
+    def each(self) -> list[Any]:
+        return self.inner
 
     def step(self, closure: Any = None) -> None:
         for one in self.each():
@@ -249,10 +207,7 @@ class Several(Optimizer):
 
 SEVERAL: list[Callable[[nn.Module], Any]] = [
     *(partial(PerTensor, each=Rate, shares_groups=shares_groups) for shares_groups in (False, True)),
-    *(
-        partial(Several, container=container, relation=relation)
-        for container, relation in product(CONTAINERS, ("its own", "stands for them"))
-    ),
+    *(partial(Several, relation=relation) for relation in ("its own", "stands for them")),
 ]
 
 
@@ -273,33 +228,28 @@ def split(model: nn.Module) -> Optimizer:
     return heavyball.SplitOpt([{"params": [p], "optimizer": kind, "lr": LR} for p, kind in kinds])
 
 
-@each("given", [{}, {"calibration": "sign"}, {"calibration": Calibration("sign", kappa=1.0)}])
 @each(
     ("make", "says", "instead"),
     [
         (lambda model: Apart(model.parameters(), lr=LR),
-         "Apart steps by the rates of the AdamW that it keeps as 'hidden'.*opt.*hidden", lambda opt: opt.hidden),
-        *((partial(Several, container=container, relation="copies"),
-           r"Several steps .* the optimizers \(Rate\) that it keeps as '_opts'.*Together", lambda opt: opt.each())
-          for container in CONTAINERS),
-        (split, r"SplitOpt steps by .*\(Muon and AdamW\) that it keeps as 'optim", lambda opt: opt.optimizers),
+         "Apart steps by the rates of the AdamW that it keeps as 'hidden'", lambda opt: opt.hidden),
+        (partial(Several, relation="copies"), r"Several steps .* the Rate that it keeps as 'inner'.*Together",
+         lambda opt: opt.inner),
+        (split, r"SplitOpt steps by .* the Muon and AdamW that it keeps as 'optim", lambda opt: opt.optimizers),
     ],
 )  # fmt: skip
 def test_a_wrapper_with_groups_apart_is_refused_by_name(
-    make: Callable[[nn.Module], Any], says: str, instead: Callable[[Any], Any], given: dict[str, Any]
+    make: Callable[[nn.Module], Any], says: str, instead: Callable[[Any], Any]
 ) -> None:
     opt = make(make_model())
     with pytest.raises(ValueError, match=says):
-        AdaptiveWarmup(opt, STEPS, **given)
-    inner_optimizer = instead(opt)
-    AdaptiveWarmup(
-        inner_optimizer if isinstance(inner_optimizer, Optimizer) else Together(*inner_optimizer), STEPS, **given
-    )
+        AdaptiveWarmup(opt, STEPS)
+    inner = instead(opt)
+    AdaptiveWarmup(inner if isinstance(inner, Optimizer) else Together(*inner), STEPS)
 
 
-@each("container", CONTAINERS)
-def test_siblings_are_not_what_an_optimizer_steps(container: str) -> None:
+def test_siblings_are_not_what_an_optimizer_steps() -> None:
     several = [Rate([p]) for p in make_model().parameters()]
     for one in several:
-        one.all = CONTAINERS[container](several)  # type: ignore[attr-defined]
+        one.all = several  # type: ignore[attr-defined]
     assert [inside(one) for one in several] == [[one] for one in several]

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD, find_rate
+from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, find_rate
 from autowarm.optim import Together
 from autowarm.rate import RateSearch
 from tests.closures import backward_of
@@ -56,8 +56,6 @@ MAKERS: dict[str, Callable[[nn.Module], Optimizer]] = {
     "muon": lambda m: Muon.from_model(m, lr=0.01),
     "muon, tensor lr": lambda m: Muon.from_model(m, lr=torch.tensor(0.01)),
     "lion": lambda m: Lion(m.parameters(), lr=0.001),
-    "signsgd": lambda m: SignSGD(m.parameters(), lr=0.001),
-    "normsgd": lambda m: NormSGD(m.parameters(), lr=0.01),
     "adamw": lambda m: torch.optim.AdamW(m.parameters(), lr=0.001),
     "adamw, tensor lr, fused": lambda m: torch.optim.AdamW(m.parameters(), lr=torch.tensor(0.001), fused=True),
     "sgd, momentum": lambda m: torch.optim.SGD(m.parameters(), lr=0.01, momentum=0.9),
@@ -105,7 +103,7 @@ def test_a_run_with_a_search_in_it_is_the_same_to_the_bit(maker: str, scheduler:
         if searching:
             was = snapshot(model, optimizer)
             scheduled = repr(sched.state_dict()) if sched else ""
-            find_rate(model, optimizer, closure_of(model), steps=40, offload=before > 0)
+            find_rate(model, optimizer, closure_of(model), steps=40)
             assert snapshot(model, optimizer) == was
             assert (repr(sched.state_dict()) if sched else "") == scheduled
         losses += train(model, optimizer, sched, 10)
@@ -157,31 +155,6 @@ def test_a_closure_that_goes_wrong_is_told_so_and_leaves_nothing_behind(maker: s
     assert not [hook for hook in optimizer._optimizer_step_post_hooks.values() if "find" in hook.__module__]
 
 
-def test_a_scaler_and_what_else_the_closure_changes_are_put_back() -> None:
-    model = a_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3)
-    average = torch.optim.swa_utils.AveragedModel(model)
-    generator = torch.Generator().manual_seed(5)
-
-    def closure() -> torch.Tensor:
-        x = torch.randn(32, 8, generator=generator)
-        loss = (model(x) - x[:, :1]).square().mean()
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        average.update_parameters(model)
-        return loss
-
-    was, drawn, averaged = scaler.state_dict(), generator.get_state(), copy.deepcopy(average.state_dict())
-    result = find_rate(model, optimizer, closure, scaler=scaler, also=[average, generator])
-    assert len(result.rates) > 30
-    assert scaler.state_dict() == was
-    assert torch.equal(generator.get_state(), drawn)
-    assert all(torch.equal(a, b) for a, b in zip(averaged.values(), average.state_dict().values(), strict=True))
-    with pytest.raises(TypeError, match=r"what has state_dict and load_state_dict, got list"):
-        find_rate(model, optimizer, closure, also=[[]])
-
-
 def test_a_state_in_a_deque_or_a_tuple_is_put_back() -> None:
     """As of an optimizer that keeps its last gradients, or pairs of averages."""
 
@@ -205,17 +178,17 @@ def test_a_state_in_a_deque_or_a_tuple_is_put_back() -> None:
     torch.testing.assert_close([[*map(list, x)] for x in now], [[*map(list, x)] for x in was], rtol=0, atol=0)
 
 
-def quadratic(curvature: float, noise: float = 0.0) -> tuple[nn.Module, Callable[[], torch.Tensor]]:
+def quadratic(curvature: float) -> tuple[nn.Module, Callable[[], torch.Tensor]]:
     """f(x) = curvature/2·‖x‖² from ‖x‖ = 10, entries of ±10/√64."""
     torch.manual_seed(0)
     model = nn.Linear(8, 8, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.randint(0, 2, (8, 8)) * 2.0 - 1).mul_(10 / 8)
 
-    return model, backward_of(lambda: 0.5 * curvature * model.weight.square().sum() + noise * torch.randn(()))
+    return model, backward_of(lambda: 0.5 * curvature * model.weight.square().sum())
 
 
-@pytest.mark.parametrize("curvature", [0.1, 1.0, 30.0])
+@pytest.mark.parametrize("curvature", [0.1, 30.0])
 def test_gradient_descent_on_a_quadratic_stays_below_its_limit_and_near_it(curvature: float) -> None:
     """The best rate is 1/curvature; above 2/curvature the loss grows."""
     model, closure = quadratic(curvature)
@@ -224,18 +197,14 @@ def test_gradient_descent_on_a_quadratic_stays_below_its_limit_and_near_it(curva
     assert result.interval[0] < 1 / curvature
 
 
-@pytest.mark.parametrize("size", [0.01, 1.0, 30.0])
-def test_normalised_steps_follow_the_distance_and_not_the_curvature(size: float) -> None:
-    """The way is 10·size long; Frobenius steps of a rate cover it in the order of ten."""
-    suggestions = []
+def test_normalised_steps_follow_the_distance_and_not_the_curvature() -> None:
+    """Frobenius steps of a rate cover a way in the order of ten."""
+    results = []
     for curvature in (1e-3, 1e3):
         model, closure = quadratic(curvature)
-        with torch.no_grad():
-            model.weight.mul_(size)
-        result = find_rate(model, NormSGD(model.parameters(), lr=1.0, momentum=0.0), closure, highest=1e4)
-        suggestions.append(result.suggestion)
-        assert 0.03 * size < result.suggestion < 10 * size
-    assert suggestions[0] == pytest.approx(suggestions[1], rel=0.01)
+        results.append(find_rate(model, NormSGD(model.parameters(), lr=1.0, momentum=0.0), closure, highest=1e4))
+        assert 0.03 < results[-1].suggestion < 10
+    assert results[0].suggestion == pytest.approx(results[1].suggestion, rel=0.01)
 
 
 def test_gradients_that_are_not_finite_are_no_error_and_not_counted() -> None:
@@ -267,32 +236,18 @@ def test_groups_keep_their_ratios_by_their_peaks(tensor: bool) -> None:
         return sum(m.weight.square().sum() for m in (first, second, frozen))
 
     closure = backward_of(loss)
-    result = find_rate(
-        nn.ModuleList([first, second, frozen]),
-        optimizer,
-        closure,
-        lowest=np.float32(1e-5),
-        highest=10.0,
-        steps=np.int64(30),
-    )
+    model = nn.ModuleList([first, second, frozen])
+    result = find_rate(model, optimizer, closure, lowest=np.float32(1e-5), highest=10.0, steps=np.int64(30))
     np.testing.assert_allclose([row[1] for row in values], result.rates, rtol=1e-6)
     np.testing.assert_allclose([row[2] for row in values], 4 * result.rates, rtol=1e-6)
     assert {row[0] for row in values} == {0.0}
 
 
-SCALERS: dict[str, Callable[[], torch.amp.GradScaler | None]] = {
-    "no scaler": lambda: None,
-    "scaler": lambda: torch.amp.GradScaler("cpu", init_scale=8.0),
-    "disabled scaler": lambda: torch.amp.GradScaler("cpu", enabled=False),
-}
-
-
-@pytest.mark.parametrize("scaling", SCALERS)
-def test_one_bad_batch_changes_nothing_and_a_second_in_a_row_is_a_break(scaling: str) -> None:
+def test_one_bad_batch_changes_nothing_and_a_second_in_a_row_is_a_break() -> None:
     def search(*bad: int) -> RateSearch:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-        scaler, optimizer = SCALERS[scaling](), torch.optim.AdamW(model.parameters(), lr=1.0)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1.0)
         calls = itertools.count()
 
         def closure() -> torch.Tensor:
@@ -304,12 +259,10 @@ def test_one_bad_batch_changes_nothing_and_a_second_in_a_row_is_a_break(scaling:
             if now in bad:
                 loss = loss * math.nan
                 torch.set_rng_state(drawn)  # the next batch comes instead
-            (loss if scaler is None else scaler.scale(loss)).backward()
-            if scaler is not None:
-                scaler.unscale_(optimizer)
+            loss.backward()
             return loss
 
-        return find_rate(model, optimizer, closure, total_steps=1000, scaler=scaler)
+        return find_rate(model, optimizer, closure, total_steps=1000)
 
     clean = search()
     assert clean.reason is None
@@ -322,12 +275,6 @@ def test_one_bad_batch_changes_nothing_and_a_second_in_a_row_is_a_break(scaling:
     assert math.isnan(broken.losses[-1])
     assert broken.broken
     assert broken.reason is None  # what came before is enough
-
-
-def test_batches_that_end_too_soon_for_fewer_steps_are_to_start_over() -> None:
-    model, batches, closure = (model := a_model()), iter(range(10)), closure_of(model)
-    with pytest.raises(ValueError, match="the batches ended after 10 of 100 steps: let the closure start over$"):
-        find_rate(model, Lion(model.parameters(), lr=1.0), lambda: (next(batches), closure())[1])
 
 
 class Growing(nn.Linear):

@@ -46,10 +46,14 @@ def run(
     losses: Callable[[int], float | None],
     steps: Iterable[int],
     order: str = "after",
+    gradient: Callable[[torch.Tensor, int], torch.Tensor] | None = None,
 ) -> list[float]:
     """Train; returns the rate of every update."""
     opt, rates = scheduler.optimizer, []
     for t in steps:
+        if gradient is not None:
+            for p in (p for group in opt.param_groups for p in group["params"] if p.requires_grad):
+                p.grad = gradient(p, t)
         loss = losses(t)
         told = () if loss is None else (torch.tensor(loss, dtype=torch.float64),)
         if order == "before":
@@ -59,13 +63,6 @@ def run(
         if order == "after":
             scheduler.step(*told)
     return rates
-
-
-MODES = {
-    "default": lambda opt, T, **kw: AdaptiveWarmup(opt, T, **kw),
-    "paper": lambda opt, T, **kw: AdaptiveWarmup.paper(opt, T, **({"target_loss": 0.5, "peak_gap": 4.0} | kw)),
-    "no ramp": lambda opt, T, **kw: AdaptiveWarmup(opt, T, **({"max_warmup": None, "peak_gap": 4.0} | kw)),
-}
 
 
 def saved(thing: Any) -> dict:

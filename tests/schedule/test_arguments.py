@@ -12,13 +12,6 @@ from autowarm.schedule import Calibration, calibrate
 from tests.schedule.schedule_runs import PEAK, falling, group, make_optimizer, run, saved
 
 
-@pytest.mark.parametrize("given", [{}, {"calibration": None, "profile": None, "peak_gap": None}])
-def test_algorithm_1_is_calibrated_whatever_is_given_as_none(given: dict[str, None]) -> None:
-    scheduler = AdaptiveWarmup.paper(make_optimizer(), 10, target_loss=1.0, **given)
-    run(scheduler, falling(), range(1))
-    assert scheduler.profile.peak_gap == calibrate(falling()(0) - 1.0, lr=PEAK, div=100.0, kappa=16.0).peak_gap
-
-
 @pytest.mark.parametrize("total_steps", [1e3, np.float64(1000.0), np.int64(1000)])
 def test_numbers_of_other_libraries_are_plain_ones(total_steps: Any) -> None:
     given = {"div": np.float32(50), "target_loss": torch.tensor(0.5), "max_warmup": np.float64(0.5)}
@@ -92,25 +85,6 @@ def test_a_profile_for_another_first_gap_is_refused_at_the_first_loss(gap0: floa
     other = AdaptiveWarmup.paper(make_optimizer(), 60, target_loss=1.0, profile=profile)
     with pytest.raises(ValueError, match=f"for a first gap of {gap0:g}, and that of the run is .* = 15"):
         other.step(16.0)
-
-
-TWO = [lambda p: 1 - p, lambda p: 1 - p * p]  # of one name
-OWN_PROFILES = [lambda gap: gap / (1 + gap * gap), lambda gap: gap / (1 + gap * gap) ** 2 if gap > 1 else gap / 4]
-FUNCTIONS: dict[str, list[dict[str, Any]]] = {
-    "decay": [{"decay": one} for one in TWO],
-    "warmup": [{"warmup": one} for one in TWO],
-    "profile": [{"profile": one, "peak_gap": 1.0} for one in OWN_PROFILES],
-}
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_are_compared_by_their_values(name: str) -> None:
-    one, other = (AdaptiveWarmup(make_optimizer(), 100, **options) for options in FUNCTIONS[name])
-    again = AdaptiveWarmup(make_optimizer(), 100, **FUNCTIONS[name][0])
-    assert one._ranks.mark == again._ranks.mark != other._ranks.mark  # what ranks compare
-    again.load_state_dict(saved(one))
-    with pytest.raises(ValueError, match=f"differs from this one: {name}: saved '<lambda>, with values of checksum"):
-        other.load_state_dict(saved(one))
 
 
 @pytest.mark.parametrize("late", [0, 5, 30])

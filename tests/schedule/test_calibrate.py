@@ -118,26 +118,6 @@ def test_the_peak_rate_does_not_matter(lr: float, kappa: float) -> None:
     assert one == other
 
 
-@given(st.floats(-6, 6).map(lambda e: 10.0**e))
-@settings(max_examples=20)
-def test_units_of_the_loss_do_not_matter(unit: float) -> None:
-    """With σ in the same units, Δ' scales with the loss."""
-    plain = calibrate(7.68, lr=1.0, div=100.0, kappa=1e3)
-    scaled = calibrate(7.68 * unit, lr=1.0, div=100.0, kappa=1e3, sigma_f2=1e3 * unit**2)
-    assert scaled.peak_gap == pytest.approx(plain.peak_gap * unit, rel=1e-9)
-
-
-def test_the_landscape_has_two_minima_where_the_choice_jumps() -> None:
-    gap0 = 7.68
-    near, far = (calibrate(gap0, lr=1.0, div=100.0, kappa=KAPPA["muon"], sigma_f2=s).peak_gap for s in (1e3, 3e3))
-    assert near == pytest.approx(2.47, abs=0.01)
-    assert far == pytest.approx(0.48, abs=0.01)
-    grid = gap0 * np.arange(1, 1001) / 1001
-    values = objective(grid, gap0, div=100.0, kappa=KAPPA["muon"], sigma_f2=2e3)
-    slopes = np.sign(np.diff(values))
-    assert ((slopes[:-1] < 0) & (slopes[1:] > 0)).sum() == 2
-
-
 @pytest.mark.parametrize(
     ("target", "other"),
     [("linear-1-sqrt", ("linear", "1-sqrt")), ("linear-cosine", ("linear", lambda p: (1 + math.cos(math.pi * p)) / 2))],

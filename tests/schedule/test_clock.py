@@ -77,8 +77,7 @@ def test_calls_that_find_neither_an_update_nor_a_gradient(options: dict, traced:
 
 
 def test_another_optimizer_in_the_schedulers_place_is_refused() -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(), 60)
-    run(scheduler, falling(), range(10))
+    scheduler = made()
     scheduler.optimizer = make_optimizer()
     with pytest.raises(ValueError, match="the scheduler's Lion was replaced by another Lion: make a new scheduler"):
         scheduler.step(5.0)
@@ -154,7 +153,7 @@ def wrapped(name: str, opt: torch.optim.Optimizer) -> tuple[torch.optim.lr_sched
 
 
 @pytest.mark.parametrize("name", ["ours second", "ours first", "chained", "in a sequence of a sequence"])
-@pytest.mark.parametrize("at", [1, 4, 5, 6, 11, 12, 13, 16])
+@pytest.mark.parametrize("at", [4, 5, 6, 12, 16])
 def test_resumed_inside_pytorchs_own_equals_straight(name: str, at: int) -> None:
     def go(outer, ours, steps: Iterable[int]) -> list[float]:
         rates = []
@@ -181,15 +180,3 @@ def test_resumed_inside_pytorchs_own_equals_straight(name: str, at: int) -> None
     else:  # it starts with the run; PyTorch's inner sequence is an update ahead of the outer one
         alone = AdaptiveWarmup(make_optimizer(), 12, target_loss=0.5, peak_gap=5.0)
         assert straight[:11] == run(alone, falling(), range(11))
-
-
-def test_an_update_skipped_right_after_the_milestone_does_not_count() -> None:
-    opt = make_optimizer()
-    first, ours = ConstantLR(opt, factor=0.5, total_iters=100), AdaptiveWarmup(opt, 20, peak_gap=1.0, target_loss=0.5)
-    sequence = SequentialLR(opt, [first, ours], milestones=[2])
-    for _ in range(2):
-        opt.step()
-        sequence.step()
-    ours.observe(5.0)
-    sequence.step()
-    assert ours.last_epoch == 0

@@ -1,11 +1,7 @@
 """Parameter groups of every kind, and others who change their rates."""
 
-import copy
-import gc
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +9,7 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from autowarm import AdaptiveWarmup, Lion
-from tests.schedule.schedule_runs import PEAK, every_lr, falling, group, made, make_optimizer, rate, saved
+from tests.schedule.schedule_runs import PEAK, every_lr, falling, group, rate, saved
 
 
 def train(scheduler: AdaptiveWarmup, first: int, last: int) -> list[list[float]]:
@@ -39,7 +35,6 @@ def test_resumed_with_a_group_that_was_added_on_the_way(tensor: bool) -> None:
         second.load_state_dict(saved(first))
     second.optimizer.add_param_group(group(tensor, PEAK / 3))  # its saved peak holds
     second.load_state_dict(saved(first))
-    assert saved(second) == saved(first)
     # A group that the state does not know follows the common share.
     third.optimizer.add_param_group(group(tensor))
     third.optimizer.add_param_group(group(tensor, PEAK / 2))
@@ -115,9 +110,7 @@ def test_an_optimizers_checkpoint_is_nobodys_factor(tensor: bool, scheduler_too:
 
 
 WRITERS: dict[str, Callable[[int, float], float]] = {
-    **{f"own warm-up of {n}": (lambda t, lr, n=n: PEAK * (t + 1) / n if t < n else lr) for n in (10, 500)},
-    "a cap": lambda t, lr: min(lr, 0.4 * PEAK),
-    "another schedule for a while": lambda t, lr: PEAK * 0.9**t if 50 <= t < 80 else lr,
+    "own warm-up": lambda t, lr: PEAK * (t + 1) / 500 if t < 500 else lr,
     "a factor": lambda t, lr: 0.9 * lr,
     "a rate once": lambda t, lr: 3 * PEAK if t == 300 else lr,
     "batches skipped by a rate of 0": lambda t, lr: 0.0 if t in (40, 41, 90) else lr,
@@ -183,90 +176,17 @@ def ours_before(opt: torch.optim.Optimizer) -> None:
     train(AdaptiveWarmup(opt, 20), 0, 7)
 
 
-def loaded_before(opt: torch.optim.Optimizer) -> None:
-    other = Lion([group(isinstance(opt.param_groups[0]["lr"], torch.Tensor))])
-    ours_before(other)
-    opt.load_state_dict(other.state_dict())
-
-
 @every_lr
 @pytest.mark.parametrize("by_hand", [None, PEAK / 10, 2 * PEAK])
-@pytest.mark.parametrize("before", [cosine_before, ours_before, loaded_before])
-def test_a_second_schedule_takes_the_rate_set_by_hand_or_says_which_it_took(
+@pytest.mark.parametrize("before", [cosine_before, ours_before])
+def test_a_second_schedule_takes_initial_lr_or_a_rate_set_by_hand_since_ours(
     before: Callable, by_hand: float | None, tensor: bool
 ) -> None:
     opt = Lion([group(tensor)])
     before(opt)
     if by_hand is not None:
         opt.param_groups[0]["lr"] = rate(tensor, by_hand)
-    known = before is ours_before
     scheduler = AdaptiveWarmup(opt, 60, trained=False, peak_limit=None)  # which weights that began at 0 do not bear
-    with warnings.catch_warnings(record=True, action="always") as said:
+    with warnings.catch_warnings(action="error"):
         rates = [a for (a,) in train(scheduler, 0, 60)]
-    peak = by_hand if known and by_hand else PEAK
-    assert max(rates) == pytest.approx(peak, rel=1e-6)
-    assert [f"{PEAK:g} is taken as the peak rate" in str(one.message) for one in said] == [True] * (not known)
-
-
-@pytest.mark.parametrize("pop", [False, True])
-def test_a_second_schedule_without_initial_lr_has_the_present_rate_as_its_peak(pop: bool) -> None:
-    opt = Lion([group()])
-    cosine_before(opt)
-    opt.param_groups[0]["lr"] = PEAK / 10
-    if pop:
-        del opt.param_groups[0]["initial_lr"]
-    with warnings.catch_warnings(action="error" if pop else "ignore"):
-        scheduler = AdaptiveWarmup(opt, 60)
-        train(scheduler, 0, 3)
-    assert scheduler.base_lrs == [PEAK / 10 if pop else PEAK]
-
-
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD, Lion])
-@pytest.mark.parametrize("gone", [False, True], ids=["", "the first one is gone"])
-def test_one_tensor_as_the_rate_of_two_optimizers_is_refused(kind: Callable, gone: bool) -> None:
-    lr = torch.tensor(PEAK)
-    first, second = (kind(group()["params"], lr=lr) for _ in range(2))
-    scheduler = AdaptiveWarmup(first, 20)
-    if gone:
-        del first, scheduler
-        gc.collect()
-    with pytest.raises(ValueError, match="tensor that the schedule of another optimizer fills.*lr.clone"):
-        AdaptiveWarmup(second, 60)
-    if not gone:
-        AdaptiveWarmup(first, 30)  # a second schedule of the same optimizer
-
-
-MODES: dict[str, Any] = {
-    "inference": torch.inference_mode,
-    "no_grad": torch.no_grad,
-    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
-}
-
-
-@every_lr
-@pytest.mark.parametrize("first", [0, 1], ids=["made inside", "made outside"])
-@pytest.mark.parametrize("mode", MODES)
-def test_a_schedule_that_is_made_stepped_or_changed_in_a_mode_has_the_same_rates(
-    mode: str, first: int, tensor: bool
-) -> None:
-    """Inside and outside in turns of five updates; the optimizer's step is refused in inference mode."""
-    plain = made(tensor)
-    with nullcontext() if first else MODES[mode]():
-        lr = rate(tensor)
-    opt = make_optimizer(lr)
-    with nullcontext() if first else MODES[mode]():
-        scheduler = AdaptiveWarmup(opt, 100)
-    for t in range(60):
-        for one, mode_of in ((plain, nullcontext), (scheduler, MODES[mode] if (t // 5 + first) % 2 else nullcontext)):
-            with mode_of():
-                if t in (5, 10):
-                    one.load_state_dict(copy.deepcopy(one.state_dict()))
-                if t in (20, 25):
-                    one.optimizer.load_state_dict(copy.deepcopy(one.optimizer.state_dict()))
-                if t in (35, 40):
-                    one.extend(100 + t)
-            one.optimizer.step()
-            with mode_of():
-                one.step(torch.tensor(falling()(t), dtype=torch.float64))
-        assert [float(x) for x in scheduler.get_last_lr()] == [float(x) for x in plain.get_last_lr()]
-        assert float(opt.param_groups[0]["lr"]) == float(plain.get_last_lr()[0])
+    assert max(rates) == pytest.approx(by_hand if before is ours_before and by_hand else PEAK, rel=1e-6)

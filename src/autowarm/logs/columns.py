@@ -27,22 +27,13 @@ class Column(NamedTuple):
         wanted = np.flatnonzero(np.isin(self.rows, rows))
         return Column(self.rows[wanted], [self.values[int(i)] for i in wanted])
 
-    def counts(self) -> "Column":
-        """Without what stands between thousands, as in 1,500; of [epoch, step], the last of the longest lists."""
-        values = [re.sub(r"(?<=\d)[,\s](?=\d{3}(?!\d))", "", x) if isinstance(x, str) else x for x in self.values]
-        longest = max((len(x) for x in values if isinstance(x, list)), default=0)
-        return Column(self.rows, [(x[-1] if len(x) == longest else None) if isinstance(x, list) else x for x in values])
-
-    def numbers(self) -> tuple[NDArray[np.float64], list[int]]:
-        """The values as numbers, NaN for null; and the places of those that are no numbers, such as a word."""
-        try:
+    def numbers(self) -> NDArray[np.float64]:
+        """The values as numbers: NaN for null, and for what is none, such as a word."""
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
             array = np.asarray(self.values, dtype=np.float64)
             if array.ndim == 1:
-                return array, []
-        except (TypeError, ValueError, OverflowError):
-            pass
-        each = [number(value) for value in self.values]
-        return np.array([math.nan if x is None else x for x in each]), [i for i, x in enumerate(each) if x is None]
+                return array
+        return np.array([math.nan if (x := number(value)) is None else x for value in self.values])
 
 
 Table = dict[str, Column]
@@ -56,12 +47,11 @@ _LOSSES = ("loss", "train_loss", "training_loss", "train_train_loss", "loss_trai
 _RATES = ("lr", "learning_rate", "train_lr", "train_learning_rate")
 LIKE_A_LOSS = re.compile(r"(^|_)loss(_|$)|^(trl|xent)$")
 LIKE_A_RATE = re.compile(r"(^|_)(lr|learning_rate)\d*(_|$)")
-_OURS = re.compile(r"(^|_)autowarm(_|$)")  # the smoothed loss and the target that our plug-ins log
-OTHER_LOSS = re.compile(
-    r"(^|_)(val|valid|validation|eval|test|dev|aux|min|max|best)(_|$)|loss_(scale|scaler|scaling|weight|coef|coeff|factor)s?(_|$)"
+OTHER_LOSS = re.compile(  # autowarm: the smoothed loss and the target that our plug-ins log
+    r"(^|_)(val|valid|validation|eval|test|dev|aux|min|max|best|autowarm)(_|$)|"
+    r"loss_(scale|scaler|scaling|weight|coef|coeff|factor)s?(_|$)"
 )
 _OTHER_COUNT = re.compile("samples|tokens")
-_SPEED = re.compile(r"(^|_)(per|s|sec|second)(_|$)")  # tokens_per_sec counts nothing
 TOTAL = re.compile(r"(^|_)(total|max|num_train|num_training)_(\w+_)?(steps|iters|iterations|updates)$|^iters$")
 _EPOCHS = ("epoch", "epochs", "train_epoch", "trainer_epoch")
 _SPLITS = ("split", "phase", "mode", "stage")
@@ -166,50 +156,38 @@ def _log(table: Table, name: str, loss: str | None, step: str | None, lr: str | 
     _refuse_validation(table, of_loss, name)
     of_step = _given(step, columns, name) or _step(table, of_loss)
     of_rate = _given(lr, columns, name) or _rate(columns, notes)
-    if of_step is not None and (_OTHER_COUNT.search(of_step.lower()) or (step is None and _of_samples(table, of_step))):
+    if of_step is None:
+        raise LogError(f"{name}: no column counts updates: name it with step= (--step), or add one. {_listed(columns)}")
+    if _OTHER_COUNT.search(of_step.lower()) or (step is None and _of_samples(table, of_step)):
         raise LogError(
             f"{name}: the column {of_step!r} counts samples or tokens rather than updates: choose the column that "
             f"counts updates with step= (--step) ({_listed(columns)})"
         )
     if of_step == "_step" != step:
         notes.append("_step counts calls of wandb.log, which may not be updates; step= (--step) names another")
-    if of_step == "batch":
-        notes.append("the step counts batches: more than updates, if an update takes several")
-    if counted := of_step is None:
-        counts = [key for key in columns if _OTHER_COUNT.search(plain(key)) and not _SPEED.search(plain(key))]
-        if counts or _first(columns, _EPOCHS) is not None:
-            why = f"{counts[0]!r} counts something else" if counts else "a loss per epoch says too little"
-            instead = "read trainer_state.json, which has them, or " if "grad_norm" in columns else ""
+    for column in (of_step, of_loss):
+        odd = next((x for x in table[column].values if number(x) is None), None)
+        if odd is not None:
             raise LogError(
-                f"{name}: no column counts updates ({_listed(columns)}), and {why}: {instead}name the column with "
-                "step= (--step), or add one"
+                f"{name}: {str(odd)[:30]!r} in the column {column!r} is no number: write it as 1234.5, leave the row "
+                f"out, or choose another column ({_listed(columns)})"
             )
-        notes.append("no column counts updates, so each loss counts as one update")
-        rows = table[of_loss].rows
-        of_step, table = "step", table | {"step": Column(rows, np.arange(1.0, len(rows) + 1))}
-    else:
-        if table[of_step].numbers()[1]:
-            table = table | {of_step: table[of_step].counts()}
-        if (epoch := _first(columns, _EPOCHS)) is not None:
-            # Where the epoch rises, the step must not fall.
-            steps, epochs = table[of_step].within(table[of_loss].rows), table[epoch]
-            _, i, j = _shared(steps, epochs)
-            if ((np.diff(steps.numbers()[0][i]) < 0) & (np.diff(epochs.numbers()[0][j]) > 0)).any():
-                raise LogError(f"{name}: the steps begin again in each epoch: pass steps that count the run's updates")
-    losses, odd, rows = _series(table, of_step, of_loss, "losses", notes)
-    if odd > len(losses[0]):
-        raise LogError(f"{name}: {notes[-1]}: write them as 1234.5, or choose another column ({_listed(columns)})")
+    if (epoch := _first(columns, _EPOCHS)) is not None:
+        # Where the epoch rises, the step must not fall.
+        steps, epochs = table[of_step].within(table[of_loss].rows), table[epoch]
+        _, i, j = _shared(steps, epochs)
+        if ((np.diff(steps.numbers()[i]) < 0) & (np.diff(epochs.numbers()[j]) > 0)).any():
+            raise LogError(f"{name}: the steps begin again in each epoch: pass steps that count the run's updates")
+    losses, rows = _series(table, of_step, of_loss)
     if not len(losses[0]):
         raise LogError(f"{name}: the column {of_loss!r} has no number beside a {of_step!r} ({_listed(columns)})")
-    rates, odd, _ = _series(table, of_step, of_rate, "rates", notes) if of_rate is not None else (((), ()), 0, None)
-    if odd > len(rates[0]):
-        rates = (), ()
+    rates = ((), ()) if of_rate is None else _series(table, of_step, of_rate)[0]
     if facts.pop("shared"):  # whatever was logged after the last loss shows how long the run went on
-        later = table[of_step].numbers()[0][table[of_step].rows > rows[-1]]
+        later = table[of_step].numbers()[table[of_step].rows > rows[-1]]
         facts["end"] = max(later[np.isfinite(later)], default=None)
-    stated: list[float] = next((table[key].numbers()[0].tolist() for key in table if TOTAL.search(plain(key))), [])
+    stated: list[float] = next((table[key].numbers().tolist() for key in table if TOTAL.search(plain(key))), [])
     facts["planned"] = next((int(x) for x in reversed(stated) if x > 0 and x % 1 == 0), None)  # T, where the log has it
-    facts["columns"] = [*([] if counted else [of_step]), of_loss, *([of_rate] if of_rate and len(rates[0]) else ())]
+    facts["columns"] = [of_step, of_loss, *([of_rate] if of_rate and len(rates[0]) else ())]
     return make_log(name, *losses, *(rates if len(rates[0]) else (None, None)), **facts, notes=notes)
 
 
@@ -217,8 +195,8 @@ def _of_samples(table: Table, step: str) -> bool:
     """Whether a printed count without a word, such as [1616/5011], goes up by the size of a batch."""
     if step != "count" or "of" not in table:
         return False
-    at = np.unique(table[step].numbers()[0])
-    at = at[at < max(table["of"].numbers()[0])]  # the last batch may be smaller
+    at = np.unique(table[step].numbers())
+    at = at[at < max(table["of"].numbers())]  # the last batch may be smaller
     if len(at) < 3 or (first := int(at[0])) < 2 or (at % first).any():
         return False
     # Updates logged at multiples of the first would be as far apart as the first; at every 16th, hardly anyone logs.
@@ -237,22 +215,11 @@ def _refuse_validation(table: Table, loss: str, name: str) -> None:
             )
 
 
-def _series(
-    table: Table, step: str, column: str, what: str, notes: list[str]
-) -> tuple[tuple[Any, Any], int, NDArray[np.int64]]:
-    """The steps and values of a column, how many are no numbers, which is noted, and the rows of the column."""
+def _series(table: Table, step: str, column: str) -> tuple[tuple[Any, Any], NDArray[np.int64]]:
+    """The steps and values of a column, and the rows that have both."""
     rows, i, j = _shared(table[step], table[column])
-    (at, no_step), (values, no_value) = table[step].numbers(), table[column].numbers()
-    odd = np.isin(i, no_step) | np.isin(j, no_value)
-    usable = ~odd & ~np.isnan(at[i])
-    if odd.any():
-        at_first = int(np.flatnonzero(odd)[0])
-        bad = table[column].values[j[at_first]] if j[at_first] in no_value else table[step].values[i[at_first]]
-        notes.append(
-            f"{odd.sum()} of {odd.sum() + usable.sum()} {what} or their steps are no numbers and left out (the first: "
-            f"{str(bad)[:30]!r})"
-        )
-    return (at[i][usable], values[j][usable]), int(odd.sum()), rows
+    at, values = table[step].numbers()[i], table[column].numbers()[j]
+    return (at[~np.isnan(at)], values[~np.isnan(at)]), rows
 
 
 def number(value: Any) -> float | None:
@@ -283,9 +250,6 @@ def _first(columns: Iterable[str], names: Sequence[str]) -> str | None:
 def _given(wanted: str | None, columns: Sequence[str], name: str) -> str | None:
     if wanted is None or wanted in columns:
         return wanted
-    alike = [column for column in columns if plain(column) == plain(wanted)]
-    if len(alike) == 1:
-        return alike[0]
     near = difflib.get_close_matches(wanted, columns, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise LogError(f"{name}: there is no column {wanted!r}: {hint}{_listed(columns)}")
@@ -301,25 +265,14 @@ def _step(table: Table, loss: str) -> str | None:
 def _loss(table: Table, name: str, notes: list[str]) -> str:
     """The column with the most losses of those with a usual name, or the only one like a loss."""
     columns = list(table)
-    usual = [column for wanted in _LOSSES for column in columns if plain(column) == wanted]
-    like = [c for c in columns if LIKE_A_LOSS.search(plain(c)) and not OTHER_LOSS.search(plain(c))]
-    counts = {column: int((~np.isnan(table[column].numbers()[0])).sum()) for column in [*usual, *like]}
-    # What is logged once an epoch, or once in the run, is the mean of losses that stand beside it.
-    epochs = table[key].numbers()[0] if (key := _first(columns, _EPOCHS)) else np.zeros(1)
-    seldom = len(np.unique(np.floor(epochs[np.isfinite(epochs)])))
-    if max(counts.values(), default=0) > seldom:
-        usual, like = ([column for column in those if counts[column] > seldom] for those in (usual, like))
-    if usual:
+    if usual := [column for wanted in _LOSSES for column in columns if plain(column) == wanted]:
+        counts = {column: int((~np.isnan(table[column].numbers())).sum()) for column in usual}
         most = max(usual, key=counts.__getitem__)
-        if others := [column for column in usual if column != most]:
+        # A single value is the mean of the whole run.
+        if others := [column for column in usual if column != most and counts[column] > 1]:
             notes.append(f"{most} is read as the loss, and not {', '.join(others)}; loss= (--loss) names another")
         return most
-    of_the_run = [column for column in like if not _OURS.search(plain(column))]
-    if of_the_run or len(like) > 1:
-        like = of_the_run
-    if not like and _first(columns, ["wall_time"]) and (value := _first(columns, ["value"])):
-        notes.append("the file holds one metric, which is taken as the training loss")
-        return value
+    like = [c for c in columns if LIKE_A_LOSS.search(plain(c)) and not OTHER_LOSS.search(plain(c))]
     if len(like) == 1:
         return like[0]
     what = "no column looks like a training loss." if not like else f"which is the loss, {' or '.join(like)}?"

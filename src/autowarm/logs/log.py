@@ -27,8 +27,6 @@ _NEARBY = 25
 _UNSURE = (10, 0.1)
 # A log that ends before this share of the run is said to.
 _UNFINISHED = 0.95
-# Of more updates than LONG, about MOST are kept at equal distances, besides all of the first ones.
-LONG, MOST, DENSE = 200_000, 100_000, 1_000
 
 
 class LogError(ValueError):
@@ -139,12 +137,10 @@ def make_log(
     shift = int(first == 1 or is_multiple)
     last = max(int(curve.at[-1]), int(end or 0)) + shift
     total = _total(name, total_steps, planned, last)
-    # Losses that mean something, not too many, from update 1 on.
+    # Losses that mean something, from update 1 on.
     curve = _with_losses(name, Curve(curve.at + shift, curve.values), notes)
     end_of_losses, apart = int(curve.at[-1]), float(np.median(np.diff(curve.at)))
-    if len(curve.at) > LONG:
-        curve = _thinned(curve, notes)
-    elif averaged:
+    if averaged:
         before = max(0, int(curve.at[0]) - int(apart))  # each mean stands in the middle of the updates that it is over
         curve = Curve((np.concatenate([[before], curve.at[:-1]]) + 1 + curve.at) // 2, curve.values)
     begins = int(curve.at[0])
@@ -241,15 +237,6 @@ def _with_losses(name: str, curve: Curve, notes: list[str]) -> Curve:
         notes.append(f"{int((~finite).sum())} losses that are not finite are left out")
         curve = curve.pick(finite)
     return curve
-
-
-def _thinned(curve: Curve, notes: list[str]) -> Curve:
-    """All of the first losses, then about MOST at equal distances, and the last one."""
-    count = len(curve.at)
-    every = -(-count // MOST)
-    picked = np.unique(np.concatenate([np.arange(DENSE), np.arange(DENSE, count, every), [count - 1]]))
-    notes.append(f"of {count:,} losses every {every}th is read, after the first {DENSE:,}")
-    return curve.pick(picked[np.isfinite(curve.values[picked])])
 
 
 def _begun(curve: Curve, first_loss: float | None, averaged: bool, notes: list[str]) -> Curve:

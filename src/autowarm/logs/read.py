@@ -1,10 +1,7 @@
 """Finds the runs in a file or a folder."""
 
-import codecs
-import contextlib
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,6 @@ from .log import Log, LogError
 
 # What a run's folder may hold, in the order of preference.
 _FILES = ("trainer_state.json", "metrics.csv", "metrics.jsonl")
-_NO_TEXT = re.compile(r"[\0-\x08\x0e-\x1f]")
 
 
 def read(
@@ -29,9 +25,9 @@ def read(
     """Return the runs in a log, whose format is recognised by its content.
 
     It reads transformers' ``trainer_state.json``, Lightning's ``metrics.csv``, TensorBoard's event files, exports of
-    Weights & Biases (CSV of a chart or a history, JSON lines), the lab's ``metrics.jsonl``, tables of steps and losses
-    with or without a header, any CSV or JSON lines with such columns, and whatever a program printed with a loss beside
-    a number. A folder may hold a run's log, or several runs' event files.
+    Weights & Biases (CSV of a chart or a history, JSON lines), the lab's ``metrics.jsonl``, any CSV or JSON lines with
+    columns of steps and losses, and what a program printed with a step and a loss beside numbers. A folder may hold a
+    run's log, or several runs' event files.
 
     Args:
         path: the file or the folder.
@@ -59,32 +55,20 @@ def read(
     name = _name(path)
     if path.is_dir():
         return _folder(path, options)
-    data = path.read_bytes()
-    if data[:2] == b"\x1f\x8b":
-        raise LogError(f"{name}: the file is compressed by gzip: unpack it first")
-    if b"brain.Event:" in data[:64]:  # the record of its version, with which TensorBoard begins an event file
-        with tempfile.TemporaryDirectory() as folder:  # its package reads only such names
-            file = Path(folder, "events.out.tfevents")
-            file.write_bytes(data)
-            return logs_of(table_of_events(file, name), name, shared=False, **options)
-    if (text := _text(data)) is None:
-        raise LogError(f"{name}: a binary file, and no event file of TensorBoard. Export the run as CSV or JSON lines")
+    if "tfevents" in path.name:
+        return logs_of(table_of_events(path, name), name, shared=False, **options)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise LogError(
+            f"{name}: no text in UTF-8, and no event file of TensorBoard by its name: unpack it, or save it as UTF-8"
+        ) from None
     return logs_in(text, name, **options)
-
-
-def _text(data: bytes) -> str | None:
-    """UTF-16 by its mark, or UTF-8, or the old encoding of Windows; None for what has the bytes of no text."""
-    utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    for encoding in ("utf-16",) if utf16 else ("utf-8-sig", "cp1252"):
-        with contextlib.suppress(UnicodeDecodeError):
-            text = data.decode(encoding)
-            return None if encoding != "utf-8-sig" and _NO_TEXT.search(text) else text
-    return None
 
 
 def _folder(folder: Path, options: dict[str, Any]) -> list[Log]:
     # transformers keeps the whole history in each checkpoint.
-    checkpoints = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=_age)
+    checkpoints = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=_number)
     for file in [*(folder / name for name in _FILES), *checkpoints[-1:]]:
         if file.is_file():
             return read(file, **options)
@@ -101,10 +85,10 @@ def _folder(folder: Path, options: dict[str, Any]) -> list[Log]:
     return logs
 
 
-def _age(state: Path) -> tuple[float, float]:
-    """The number in a checkpoint's name, then the time, since a copy of a folder makes new times."""
+def _number(state: Path) -> int:
+    """The number in a checkpoint's name."""
     written = re.search(r"-(\d+)$", state.parent.name)
-    return (int(written[1]) if written else -1, state.stat().st_mtime)
+    return int(written[1]) if written else -1
 
 
 def _name(path: Path) -> str:

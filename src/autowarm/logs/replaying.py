@@ -11,7 +11,7 @@ import numpy as np
 from ..schedule.core import Plan, advance, begin, settle
 from ..schedule.planning import plan_of
 from .columns import logs_of, table_of
-from .log import DENSE, LONG, MOST, Log, LogError, make_log
+from .log import Log, LogError, make_log
 from .read import read
 from .result import Reading, Replay
 
@@ -179,37 +179,30 @@ def _scatter(passed: int, before: float, after: float) -> float:
 
 
 def _drive(log: Log, make: Make, loss_at: Callable[[int, float], float]) -> Reading:
-    """Go through a run, with the loss at each update's index and after rates with a sum.
-
-    In a long run several updates share a loss and a rate, but for the first ones.
-    """
+    """Go through a run, with the loss at each update's index and after rates with a sum."""
     peak, total = 1.0 if log.rates is None else float(log.rates.max()), log.total_steps
     plan = make(total)
     state = settle(plan, begin(plan), bool(plan.trained))
-    every = 1 if total <= LONG else -(-total // MOST)
-    starts = range(total) if every == 1 else [*range(DENSE), *range(DENSE, total, every)]
-    rates, losses, notes, summed, broken = [], [], [], 0.0, None
-    for start, end in zip(starts, [*starts[1:], total], strict=True):
-        rate, loss = peak * state.share, loss_at(start, summed)
+    rates, losses, notes, summed, broken = [], [], [], 0.0, False
+    for update in range(1, total + 1):
+        rate, loss = peak * state.share, loss_at(update - 1, summed)
         rates.append(rate)
         losses.append(loss)
-        opening, state = bool(state.opening), advance(plan, state, end, loss)
-        if state.failures:
-            if broken is None:
-                broken = start + 1
-                notes.append(f"the loss was NaN or infinite at update {broken}: the schedule ignores it (said once)")
-            if state.failures >= _MOST_NONFINITE:
-                notes.append(f"the scheduler stops the run at update {end}: {_MOST_NONFINITE} such losses in a row")
-                break
+        opening, state = bool(state.opening), advance(plan, state, update, loss)
+        if state.failures and not broken:
+            broken = True
+            notes.append(f"the loss was NaN or infinite at update {update}: the schedule ignores it (said once)")
+        if state.failures >= _MOST_NONFINITE:
+            notes.append(f"the scheduler stops the run at update {update}: {_MOST_NONFINITE} such losses in a row")
+            break
         if opening and not state.opening and state.gap0 is None:
             notes.append("no f* follows from the first losses, which differ too much: time alone sets the warm-up")
-        summed += rate * (end - start)
-    sizes = np.diff([*starts[: len(rates)], end])
+        summed += rate
     return Reading(
         total_steps=total,
         warmup_steps=None if state.ended_by is None else state.warmup_steps,
         ended_by=state.ended_by,
-        rates=np.repeat(rates, sizes),
-        losses=np.repeat(losses, sizes),
+        rates=np.array(rates),
+        losses=np.array(losses),
         notes=tuple(notes),
     )

@@ -16,7 +16,7 @@ _SOURCE = re.compile(
 )
 _PHASE = re.compile(r"\b(val|valid|validation|eval|evaluation|test|dev)\b", re.I)
 _RANK = re.compile(r"\b(?:rank|default)[\s:_=]{0,2}(\d+)\]", re.I)
-# A number, which no percent sign follows; in an error message, a decimal comma stays.
+# A number, which no percent sign follows.
 _NUMBER = r"[-+]?(?>(?:\d+(?:[.,]\d+)*|\.\d+)\.?(?:[eE][-+]?\d+)?)(?!\s?%)|nan\b|[-+]?inf(?:inity)?\b"
 _WORD = r"[A-Za-z_][\w/@.\-]*"
 _PAIR = re.compile(
@@ -24,9 +24,7 @@ _PAIR = re.compile(
     rf"(?P<value>{_NUMBER})(?:\s*/\s*(?P<of>\d[\d,]*))?",
     re.I,
 )
-_LOSS = re.compile(
-    r"(?:loss|trl|xent)[\w/.@ \t\"'\]-]{0,24}[:= \t][ \t\"'\[]*(?:[-+]?\.?\d|nan)|\d avg( loss)?, [\d.]+ rate", re.I
-)
+_LOSS = re.compile(r"(?:loss|trl|xent)[\w/.@ \t\"'\]-]{0,24}[:= \t][ \t\"'\[]*(?:[-+]?\.?\d|nan)", re.I)
 _KERAS = re.compile(r"^\s*\d+/\d+ .*\bs(tep)? - (.* - )?loss: |^\s*\d+/\d+ \[[=>.]+\].* - loss: ")
 _COUNT = re.compile(r"(?<![\w./,])(\d+)\s*/\s*(\d+)(?![\w./])")
 # Where a number stands before its word, or the word says something else.
@@ -34,20 +32,8 @@ _SPELLED = [
     (re.compile(pattern), new)
     for pattern, new in (
         (r"\((train|training)\)", " "),  # mmengine
-        (r"(?:\d+-)?(\d+)(epoch|batch)\b", r" \2 \1 "),  # ESPnet
-        (
-            r"^\s*(\d+): ([-\d.naif]+), ([-\d.naif]+) avg(?: loss)?, ([\d.]+) rate",
-            r"step \1, loss \2, lr \4, ",
-        ),  # darknet
         (r"\bTrain: (\d+) \[", r"epoch \1 ["),  # timm
-        (r"^\s*loss: ([-\d.naif]+)\s+\[\s*(\d+)/\s*\d+\]\s*$", r"samples \2, loss \1"),  # PyTorch's Quickstart
-        (r"^\s*\[(\d+),\s*(\d+)\](?= loss)", r"epoch \1, step \2,"),  # its tutorial on CIFAR
-        (r"\bEpoch: \[(\d+)\]\s*\[(\d+)\]", r"epoch \1, step \2"),  # SwAV
-        (r'"step": \[\d+(?:, \d+)*, (\d+)\]', r"step \1 "),  # DLLogger: the epoch and the step in it
-        (r'"step": \[\d*\]', "eval"),  # its means over an epoch, or the run
         (r"(?i)^\s*\[?(\d+)\]?\s*[:|]?\s+(?=(train\w*[ _])?loss\b)", r"step \1, "),
-        (r"(?i)(?<=\bstep )#(?=\d)|(?<=\biteration )#(?=\d)", ""),
-        (r"\b(\d+)it \[", r"step \1 ["),  # a progress bar without an end
         (r"\bTrain Epoch: (\d+) \[(\d+)/\d+", r"epoch \1, samples \2, "),  # PyTorch's example counts samples
     )
 ]
@@ -148,7 +134,8 @@ def _pairs(line: str) -> dict[str, Any]:
             numbers.setdefault(total, int(of.replace(",", "")))
         if key in _PLACES or key == "epoch" or TOTAL.search(name):
             value = value.replace(",", "")
-        numbers.setdefault(key, value)
+        if number(value) is not None:
+            numbers.setdefault(key, value)
     if "of" not in numbers and (count := _COUNT.search(counts)):
         numbers |= {"count": int(count[1]), "of": int(count[2])}
     return numbers

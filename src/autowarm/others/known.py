@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from .._torch.frames import frames_of_ours
 from ..geometry import Geometry, Spectral, resolve, total_kappa
 from ..optim.lmo import LMO
-from .wrapped import inside, named, wrapped_by
+from .wrapped import inside, named
 
 # By class name, whichever package it comes from: torch, timm, lion-pytorch, pytorch-optimizer, HeavyBall, bitsandbytes,
 # dion, torchtitan, ultralytics and the scripts through which Muon spread, sharded or not. A subclass counts as its
@@ -69,11 +69,8 @@ def geometry_of(optimizer: Optimizer, *, warn: bool = True) -> Geometry:
 
 
 def warn_of_own_rates(optimizer: Optimizer) -> None:
-    """Warn if an optimizer, or a wrapper around it, sets its own schedule or rate."""
-    layers = [optimizer]
-    while (inner := wrapped_by(layers[-1])) is not None:
-        layers.append(inner)
-    for one in (*layers[:-1], *inside(layers[-1])):
+    """Warn if an optimizer, or one inside it, sets its own schedule or rate."""
+    for one in {id(one): one for one in (optimizer, *inside(optimizer))}.values():
         if _sets_own_rate(one):
             warnings.warn(
                 f"{type(one).__name__} sets its own rate or schedule, and AdaptiveWarmup sets a second one on top: use "
@@ -102,22 +99,14 @@ def _known(optimizer: Optimizer) -> Geometry | None:
             return resolve("spectral")
         if _SIGN.search(cls.__name__):
             return resolve("sign")
-    # How the scripts through which Muon spread mark its groups.
-    if any(group.get("use_muon") for group in optimizer.param_groups):
-        return resolve("spectral")
     return None
 
 
 def _keeps_second_moments(optimizer: Optimizer) -> bool:
     if named(optimizer, _SECOND_MOMENTS):
         return True
-    for group in optimizer.param_groups:
-        betas = group.get("betas")
-        if isinstance(betas, (tuple, list)) and len(betas) > 1 and betas[1]:
-            return True
-        if any(option.startswith("beta2") for option in group):
-            return True
-    return False
+    betas = [group.get("betas") for group in optimizer.param_groups]
+    return any(isinstance(pair, (tuple, list)) and len(pair) > 1 and pair[1] for pair in betas)
 
 
 def geometry_in(group: dict[str, Any], p: Tensor, main: Geometry) -> Geometry:

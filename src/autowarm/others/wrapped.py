@@ -2,7 +2,7 @@
 
 import re
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from torch.optim import Optimizer
@@ -13,7 +13,6 @@ from ..optim.together import Together
 
 # What copies the rates in its groups to the optimizer inside before each step.
 _COPIES_RATES = re.compile(r"^(ZeroRedundancyOptimizer|OSS)$")
-_CONTAINERS = (Mapping, list, tuple, set, frozenset)
 _together: "weakref.WeakKeyDictionary[Optimizer, Together]" = weakref.WeakKeyDictionary()
 
 
@@ -61,31 +60,22 @@ def wrapped_by(optimizer: Optimizer) -> Optimizer | None:
         elif not named(optimizer, _COPIES_RATES):
             # Writing a rate into such a wrapper's groups would silently change nothing.
             kinds = " and ".join(dict.fromkeys(type(one).__name__ for one in several))
-            which, give = f"the {kinds}", f"that one, optimizer.{name}"
-            if not alone:
-                which, give = f"the optimizers ({kinds})", "autowarm.optim.Together(...) of those, and step that"
             raise ValueError(
-                f"{type(optimizer).__name__} steps by the rates of {which} that it keeps as {name!r}, and not by those "
-                f"in its own param_groups, so no scheduler can reach them: give the scheduler {give}"
+                f"{type(optimizer).__name__} steps by the rates of the {kinds} that it keeps as {name!r}, and not by "
+                "those in its own param_groups, so no scheduler can reach them: give the scheduler what it keeps, "
+                "of several an autowarm.optim.Together(...) of them, which you step"
             )
     return None
 
 
 def _inner_of(optimizer: Optimizer) -> dict[str, list[Optimizer]]:
-    """The optimizers that this one keeps, by attribute; also those in lists, dictionaries and such of such."""
+    """The optimizers that this one keeps, by attribute; also those in a list or a dictionary."""
     by_name = {}
     for name, value in vars(optimizer).items():
         if name in ("state", "param_groups", "defaults"):  # of tensors, and maybe large
             continue
-        unique: dict[int, Optimizer] = {}
-        containers: dict[int, Any] = {}
-        todo = [value]
-        for one in todo:  # which grows
-            if isinstance(one, Optimizer):
-                unique[id(one)] = one
-            elif isinstance(one, _CONTAINERS) and id(one) not in containers:
-                containers[id(one)] = one
-                todo += one.values() if isinstance(one, Mapping) else one
+        several = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+        unique = {id(one): one for one in several if isinstance(one, Optimizer)}
         if unique and id(optimizer) not in unique:  # among siblings, it is none that steps them
             by_name[name] = list(unique.values())
     return by_name

@@ -3,7 +3,7 @@
 import math
 import operator
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,9 +32,6 @@ def find_rate(
     lowest: float = 1e-6,
     highest: float = 100.0,
     steps: int = 100,
-    scaler: GradScaler | None = None,
-    also: Iterable[Any] = (),
-    offload: bool = False,
     process_group: dist.ProcessGroup | None = None,
 ) -> RateSearch:
     """Suggest a peak rate: train a few steps at rising rates, then restore everything.
@@ -45,9 +42,9 @@ def find_rate(
     once the loss breaks. A single non-finite loss is dropped, and no step is made from it; a second in a row is a
     break.
 
-    Afterwards the weights, buffers, gradients, the optimizer's state and options, the scaler and the random number
-    generators (Python's, NumPy's, PyTorch's on the CPU and on accelerators) are bit-identical to before, even after an
-    exception or Ctrl-C. Schedulers on the optimizer do not step, and an `AdaptiveWarmup` does not count these updates.
+    Afterwards the weights, buffers, gradients, the optimizer's state and options and the random number generators
+    (Python's, NumPy's, PyTorch's on the CPU and on accelerators) are bit-identical to before, even after an exception
+    or Ctrl-C. Schedulers on the optimizer do not step, and an `AdaptiveWarmup` does not count these updates.
     Make a separate iterator for the search, as below: the generators are restored, so training then sees the same
     batches again.
 
@@ -62,11 +59,6 @@ def find_rate(
         total_steps: the number of updates in the run that the rate is for; four times as many halve the suggestion.
         lowest, highest: the first and the last rate, some decades below and above any plausible one.
         steps: the most updates to make.
-        scaler: a GradScaler, if the closure scales the loss; the search steps through it. If you clip, unscale in the
-            closure first.
-        also: anything else that the closure changes and that must be restored: a `torch.Generator`, or an object with
-            ``state_dict`` and ``load_state_dict``.
-        offload: keep the copies in host memory.
         process_group: ranks over which losses are averaged; None for all ranks, if `torch.distributed` is in use. All
             ranks must call this with the same arguments; they end at the same step with the same result.
 
@@ -111,10 +103,9 @@ def find_rate(
     ranks = Ranks(process_group, settings, owner="find_rate")
     losses: list[float] = []
     doubt = False  # whether the last loss was not finite
-    # A scaler skips gradients that are not finite, but must see them. Accelerate's optimizer has its own.
-    scalers = (scaler, getattr(optimizer, "scaler", None))
-    scaled = any(isinstance(one, GradScaler) and one.is_enabled() for one in scalers)
-    with restored(model, optimizer, [scaler, *also] if scaler is not None else also, offload=offload):
+    # Accelerate's optimizer may have a scaler, which skips gradients that are not finite, but must see them.
+    scaled = isinstance(scaler := getattr(optimizer, "scaler", None), GradScaler) and scaler.is_enabled()
+    with restored(model, optimizer):
         core = unwrapped(optimizer)  # by whose rates the steps are made
         peaks = [float(group.get("initial_lr", group["lr"])) for group in core.param_groups]
         if (unit := next((peak for peak in peaks if peak > 0), None)) is None:
@@ -145,11 +136,7 @@ def find_rate(
             with warnings.catch_warnings():
                 # The highest rates are expected to give such gradients.
                 warnings.filterwarnings("ignore", message=".*a gradient is not finite")
-                if scaler is None:
-                    optimizer.step()
-                else:
-                    scaler.step(optimizer)
-                    scaler.update()
+                optimizer.step()
     return RateSearch(rates[: len(losses)], np.array(losses), has_broken(losses, steps), total_steps)
 
 

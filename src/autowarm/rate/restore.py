@@ -2,7 +2,7 @@
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import Any
@@ -25,9 +25,7 @@ Restore = Callable[[], Any]
 
 
 @contextmanager
-def restored(
-    model: nn.Module, optimizer: Optimizer, also: Iterable[Any] = (), *, offload: bool = False
-) -> Iterator[None]:
+def restored(model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
     """Undo every update made inside this context, even if an exception ends it.
 
     Inside it, our schedulers do not count the optimizer's updates, the optimizer has its own rates that may be written
@@ -35,11 +33,9 @@ def restored(
 
     Args:
         model, optimizer: restored with all their state; the optimizer may be wrapped, or a `Together`.
-        also: more to restore: `torch.Generator`s, `GradScaler`s, and objects with a ``state_dict`` to load.
-        offload: keep the copies in pinned host memory.
     """
     params = [p for group in optimizer.param_groups for p in group["params"]]
-    keep = Keeper(offload)
+    keep = Keeper(offload=False)
     with ExitStack() as stack:
         stack.enter_context(untouched(model, params))
         for tensor in (*params, *model.parameters()):
@@ -48,8 +44,6 @@ def restored(
             for group in one.param_groups:
                 keep.leave(group["lr"])
             stack.callback(keep(vars(one)))
-        for thing in also:
-            stack.callback(keep.state_of(thing))
         for one in _layers(optimizer):
             _set_apart(one)
         yield
@@ -123,20 +117,6 @@ class Keeper:
     def leave(self, value: Any) -> None:
         """Nothing writes into this value, so restoring the reference is enough."""
         self._know(value, lambda: value)
-
-    def state_of(self, thing: Any) -> Restore:
-        """Copy an object through its own ``state_dict``."""
-        if isinstance(thing, GradScaler):
-            return self(thing)
-        if isinstance(thing, torch.Generator):
-            drawn = thing.get_state()
-            return lambda: thing.set_state(drawn)
-        if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
-            raise TypeError(
-                f"also= takes generators, and what has state_dict and load_state_dict, got {type(thing).__name__}"
-            )
-        state = copy.deepcopy(thing.state_dict())
-        return lambda: thing.load_state_dict(state)
 
     def _know(self, value: Any, restore: Restore) -> Restore:
         self._known[id(value)] = value, restore

@@ -100,11 +100,6 @@ class RateSearch:
         weights = np.exp(-0.5 * ((logs[:, None] - logs[finite][None, :]) / _WIDTH) ** 2)
         return (weights @ known) / weights.sum(axis=1)
 
-    @property
-    def noise(self) -> float:
-        """Standard deviation of a single loss, estimated from differences between neighbours; in the loss's unit."""
-        return noise_of(self.losses)
-
     def plot(self, *, ax: "Axes | None" = None) -> "Axes":
         """Plot the losses over the rates, the smoothed curve, the suggestion and its interval.
 
@@ -150,13 +145,14 @@ class RateSearch:
         fall = start - float(smoothed[bottom])
         per_decade = (len(self.rates) - 1) / math.log10(self.rates[-1] / self.rates[0])
         averaged = max(1.0, 2 * math.sqrt(math.pi) * _WIDTH * per_decade)  # how many losses a smoothed loss averages
-        error = self.noise / math.sqrt(averaged)
+        noise = noise_of(self.losses)
+        error = noise / math.sqrt(averaged)
         if self.broken and self.rates[-1] < 30 * self.rates[0]:
             return f"the loss breaks at {self.rates[-1]:.2g}, soon after the lowest rate: lower `lowest`"
         if not fall > _SURE * error or fall <= 1e-12 * abs(start):
             return (
                 f"the loss never fell clear of its noise (by {max(fall, 0.0):.3g}, and one loss differs from the next "
-                f"by about {self.noise:.3g}): use larger batches or more steps, or check that the model learns at all"
+                f"by about {noise:.3g}): use larger batches or more steps, or check that the model learns at all"
             )
         begun, at = self._rate_at(start - _BEGUN * fall, bottom)
         if at < level_steps:

@@ -17,7 +17,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from .._torch.devices import is_capturing
 from .._torch.frames import frames_of_ours
 from .._torch.habits import plain_words
-from .._torch.modes import in_normal_mode
 from ..geometry import Geometry
 from ..losses import Losses, Ranks
 from ..optim import LMO, Together
@@ -28,7 +27,7 @@ from .alarms import Alarms
 from .clock import UpdateClock, only_makes_state
 from .groups import GroupRates
 from .peak_limit import PeakLimit
-from .planning import Calibrated, Calibration, check_horizon, clean
+from .planning import Calibration, check_horizon, clean
 from .recovery import Guard, Order
 from .report import Report
 from .shapes import DECAYS, Decay, Shape, Warmup, decay_shape
@@ -114,7 +113,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
     _is_accelerate_prepared = True  # lets Accelerate save this object without its wrapper, which drops losses
 
     @plain_words
-    @in_normal_mode
     def __init__(
         self,
         optimizer: Optimizer,
@@ -137,7 +135,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         max_nonfinite: int | None = 20,
         process_group: "torch.distributed.ProcessGroup | None" = None,
     ) -> None:
-        inner, self._settings, self._plan, self._kappa_counted, max_nonfinite = checked(
+        inner, self._settings, self._plan, max_nonfinite = checked(
             optimizer, total_steps=total_steps, max_warmup=max_warmup, trained=trained, decay=decay,
             final_ratio=final_ratio, recover=recover, peak_limit=peak_limit, target_loss=target_loss,
             chance_loss=chance_loss, smoothing=smoothing, div=div, peak_gap=peak_gap, warmup=warmup, profile=profile,
@@ -276,7 +274,7 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         if epoch != 0:
             raise ValueError(f"AdaptiveWarmup can restart only at step 0, not at {epoch}: it depends on past losses")
         self._restart()
-        self._alarms.begun, self._groups.unsettled = True, None  # what ran before this milestone is no mistake
+        self._alarms.begun = True  # what ran before this milestone is no mistake
 
     # PyTorch's hooks for schedulers, so that SequentialLR, ChainedScheduler and trainers that only call step() work.
 
@@ -420,7 +418,6 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         content |= {"state": state, "peak_limit": [self._limit.moves, self._limit.length]}
         return sealed("AdaptiveWarmup", content)
 
-    @in_normal_mode
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved state, and write its rates into the optimizer's groups.
 
@@ -433,10 +430,8 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
         content = opened("AdaptiveWarmup", state_dict)
         self._groups.adopt(self.base_lrs)
         groups = len(content["groups"]), len(self.optimizer.param_groups)
-        plan, state, warning = resumed(content, self._settings, self._plan, groups, self._kappa_counted)
-        self._plan, self._state = plan, state
-        if isinstance(plan.peak_gap, Calibrated):
-            self._settings["kappa"] = plan.peak_gap.kappa  # as saved: it stays when groups come or are frozen
+        self._plan, state, warning = resumed(content, self._settings, self._plan, groups)
+        self._state = state
         self._waiting, self._step_count, self._alarms.early = content["last_epoch"] < 0, content["step_count"], True
         of_another_length = set() if warning is None else {"overrun", "stalled", "peak limit"}
         self._alarms.warned = {*content["warned"]} - of_another_length

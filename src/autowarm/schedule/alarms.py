@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from itertools import combinations
 from typing import Any
 
 import torch
@@ -38,19 +37,9 @@ WORDS = {
         "had written {written:g}. The schedule owns the rates and writes its own at each step: delete the other "
         "warm-up, cap or scheduler, or this one. base_lrs holds the peak rates, which you may change"
     ),
-    "unsettled": (
-        "the optimizer came with lr={lr:g} and initial_lr={peak:g}, which an earlier scheduler or a loaded state has "
-        "left: {peak:g} is taken as the peak rate. If the peak is {lr:g}, delete the groups' initial_lr before you "
-        "make the scheduler; if a run goes on, load the schedule's own state (load_state_dict)"
-    ),
     "unobserved": (
         "step() was called without a loss, so time alone sets the warm-up's rate: call step(loss), or observe(loss) "
         "before step(). If a trainer calls step(), autowarm.integrations passes it the loss"
-    ),
-    "scale": (
-        "no target loss f* can be derived from the first losses ({losses}), which are zero or differ too much: time "
-        "alone sets the warm-up. Give target_loss; pass observe() the number of tokens or samples as weight where "
-        "micro-batches differ in size, and leave out batches without a label"
     ),
     "rising": (
         "the values given as the loss have risen from {low:.4g} to {high:.4g} in {count} updates. step() takes the "
@@ -129,7 +118,7 @@ class Alarms:
         """Raise, or warn once, if something is wrong after a step."""
         if before.ended_by is None:
             for _, loss in readings:
-                self.losses(loss, before, state)
+                self.losses(loss)
             if state.updates <= FIRST < 2 * clock.interrupted and "idle" not in self.warned:
                 self.warn("micro-batches", calls=clock.interrupted, updates=state.updates)
         first = state.opening or len(self._first) < FIRST or state.updates <= FIRST
@@ -139,19 +128,11 @@ class Alarms:
         if state.updates + 1 >= (state.total_steps or math.inf):
             self.horizon(state, clock.ahead)
 
-    def losses(self, loss: float | None, before: core.State, state: core.State) -> None:
-        """Look at a warm-up's loss, above all at the first ones, and at whether f* follows from them."""
+    def losses(self, loss: float | None) -> None:
+        """Look at a warm-up's loss, above all at the first ones."""
         if loss is None:
             self.warn("unobserved")
-        if loss is None or not math.isfinite(loss):
-            return
-        first = [*before.opening, loss]
-        if before.opening and not state.opening and state.gap0 is None and min(first) >= 0.0:
-            # They do not fall, and their zero is no arbitrary one: they differ for no good reason.
-            rises = sum(later > earlier for earlier, later in combinations(first, 2))
-            if 4 * rises > 3 * len(first) or max(first) == 0.0:
-                self.warn("scale", losses=", ".join(f"{x:.3g}" for x in first))
-        if len(self._first) < FIRST:
+        elif math.isfinite(loss) and len(self._first) < FIRST:
             self._first.append(loss)
             early, late = sorted(self._first[:10]), sorted(self._first[-10:])
             if len(self._first) == FIRST and late[0] > early[-1] and late[5] - early[5] > _RISE * abs(early[5]):
@@ -163,10 +144,7 @@ class Alarms:
         # A loop that has stepped the schedule all along, or sets the rates by another one now, knows what it does.
         if update == UNSTEPPED and clock.ticks < UNSTEPPED and groups.untouched:
             self.warn("unstepped", updates=update)
-        if not self.begun and groups.unsettled is not None:
-            lr, peak = groups.unsettled
-            self.warn("unsettled", lr=lr, peak=peak)
-        elif not (self.begun or known):
+        if not (self.begun or known):
             steps = (state.get("step", 0) for state in optimizer.state.values() if isinstance(state, dict))
             before = max((int(x) for x in steps if not isinstance(x, Tensor) or x.device.type == "cpu"), default=0)
             if before > 1:  # the step that makes a state for a checkpoint may count

@@ -8,9 +8,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.utils.weak import WeakTensorKeyDictionary
 
-from .._torch.modes import in_normal_mode
 from ..others.wrapped import hook, inside
 from ..rate.find import set_rate
 from ..rate.restore import first_tensor
@@ -43,18 +41,13 @@ class Rate:
     changes: int = 0  # for how many updates in a row others have changed the rate
 
     @classmethod
-    def of(cls, i: int, group: dict[str, Any], defaults: dict[str, Any]) -> Self:
+    def of(cls, i: int, group: dict[str, Any]) -> Self:
         """The rate of a group that is new to the schedule; ValueError says what is wrong with it."""
         lr, warms = group["lr"], group.get("warmup", True)
         if not (float(lr) >= 0 and math.isfinite(lr)):
             raise ValueError(f"a parameter group was added with lr={lr}: it must be finite and not negative")
         if not isinstance(warms, bool):
             raise ValueError(f"parameter group {i} has warmup={warms!r}: it must be True or False")
-        if "decay" in group and "decay" not in defaults:  # of which some optimizers have one of their own
-            raise ValueError(
-                f"parameter group {i} has decay={group['decay']!r}, and no group has a decay of its own: give "
-                "decay= to AdaptiveWarmup, for all groups, or warmup=False to a group"
-            )
         peak = float(group.setdefault("initial_lr", lr.clone() if isinstance(lr, Tensor) else lr))
         rate = cls(first_tensor(group), peak, warms, float(group.get("lr_scale", 1.0)), float(lr))
         rate.note(lr)
@@ -71,9 +64,8 @@ class Rate:
         return (lr is self.tensor and lr._version == self.version) or _close(float(lr), self.written)
 
 
-# The rates that the latest schedule of each optimizer has written, and the tensors that schedules fill.
+# The rates that the latest schedule of each optimizer has written.
 _latest: "WeakKeyDictionary[Optimizer, list[Rate]]" = WeakKeyDictionary()
-_filled: "dict[Tensor, bool]" = WeakTensorKeyDictionary()  # type: ignore[assignment]
 
 
 class GroupRates:
@@ -87,12 +79,9 @@ class GroupRates:
         outside: for how many updates in a row others have changed a rate, to what, and what had been written; None
             below `OUTSIDE`.
         follows: whether another schedule of ours has written this optimizer's rates.
-        unsettled: a group's lr and initial_lr, where an unknown scheduler or a loaded state has left both, so that
-            nobody can say which of them is the peak.
     """
 
     outside: dict[str, float] | None = None
-    unsettled: tuple[float, float] | None = None
     peak = 0.0
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -101,19 +90,10 @@ class GroupRates:
         # What the schedule before has written, if it was one of ours.
         written = {rate.first: rate for rate in _latest.get(optimizer, ())}
         self.follows = bool(written)
-        for i, group in enumerate(optimizer.param_groups):
-            lr, peak = group["lr"], group.get("initial_lr")
-            if peak is None and isinstance(lr, Tensor) and lr in _filled:
-                raise ValueError(
-                    f"the lr of parameter group {i} is a tensor that the schedule of another optimizer fills: give "
-                    "each optimizer a tensor of its own, lr.clone(), before you make the schedules"
-                )
-            if peak is None or float(peak) == float(lr):
-                continue
-            if (rate := written.get(first_tensor(group))) is None:
-                self.unsettled = float(lr), float(peak)
-            elif not _close(float(lr), rate.written):
-                del group["initial_lr"]  # the lr was set by hand since then, so it is the peak
+        for group in optimizer.param_groups:
+            rate = written.get(first_tensor(group))
+            if rate is not None and not _close(float(group["lr"]), rate.written):
+                group.pop("initial_lr", None)  # the lr was set by hand since then, so it is the peak
         self._register()
 
     def _register(self) -> None:
@@ -134,12 +114,9 @@ class GroupRates:
             rate.is_at(group["lr"]) for group, rate in zip(self._optimizer.param_groups, self.rates, strict=False)
         )
 
-    @in_normal_mode
     def accept(self, *_: Any) -> None:
         """Take the present rates for written, as those that come with a checkpoint: they are nobody's change."""
         for group, rate in zip(self._optimizer.param_groups, self.rates, strict=False):
-            if isinstance(group["lr"], Tensor) and group["lr"].is_inference():
-                group["lr"] = group["lr"].clone()
             rate.written = float(group["lr"])  # the one read of a device, once a load
             rate.note(group["lr"])
 
@@ -153,7 +130,6 @@ class GroupRates:
             self._line_up(peaks)
         return not same
 
-    @in_normal_mode
     def _line_up(self, peaks: list[float]) -> None:
         for rate, peak in zip(self.rates, peaks, strict=False):
             rate.peak = peak  # which a user may have changed since the last write
@@ -162,7 +138,7 @@ class GroupRates:
         for i, group in enumerate(groups):
             if (first := first_tensor(group)) not in known:  # it joins at its own rate as its peak
                 self._separate(group, tensors)
-                known[first] = Rate.of(i, group, self._optimizer.defaults)
+                known[first] = Rate.of(i, group)
         self.rates[:] = [known[first_tensor(group)] for group in groups]
         peaks[:] = [rate.peak for rate in self.rates]
         self._take_peaks(peaks)
@@ -170,16 +146,14 @@ class GroupRates:
     def _separate(self, group: dict[str, Any], tensors: list[Any]) -> None:
         """Give a new group a tensor rate of its own, which can be filled in place.
 
-        PyTorch puts one tensor into all groups and `defaults`. The first group keeps it, for a captured graph may read
-        it; one made in inference mode could not be filled.
+        PyTorch puts one tensor into all groups and `defaults`. The first group keeps it: a captured graph may read it.
         """
         given = rate = group["lr"]
         if not isinstance(rate, Tensor):
             return
-        if rate.is_inference() or any(rate is other for other in tensors):
+        if any(rate is other for other in tensors):
             group["lr"] = rate = rate.clone()
         tensors.append(rate)
-        _filled[rate] = True  # another optimizer's schedule refuses it
         for one in (self._optimizer, *inside(self._optimizer)):
             if one.defaults.get("lr") is given:
                 one.defaults["lr"] = rate.clone()
@@ -231,7 +205,6 @@ class GroupRates:
 
         Groups that the state does not know keep theirs.
         """
-        self.unsettled = None
         for group, rate, row in zip(self._optimizer.param_groups, self.rates, saved, strict=False):
             vars(rate).update({name: x for name, x in row.items() if name != "now"})
             set_rate(group, row["now"])  # not what was written, where others had changed it

@@ -6,10 +6,8 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
-Gap = TypeVar("Gap", float, np.ndarray, Tensor)
+Gap = TypeVar("Gap", float, np.ndarray)
 
 
 @np.errstate(divide="ignore", over="ignore")  # h is infinite at 0
@@ -17,9 +15,8 @@ def bend(gap: Any, away: Any, peak_gap: Any, rho: float) -> Any:
     """h(Δ/Δ') of `Profile`, from Δ and Δ − Δ', so that nothing cancels near Δ'."""
     if rho == 2.0:
         return away / peak_gap * (away / gap)
-    xp: Any = torch if isinstance(gap, Tensor) else np
-    log = xp.where(abs(away) < 0.5 * peak_gap, xp.log1p(away / peak_gap), xp.log(gap / peak_gap))
-    return xp.clip(xp.expm1((rho - 1.0) * log) + (rho - 1.0) * xp.expm1(-log), 0.0, None)
+    log = np.where(abs(away) < 0.5 * peak_gap, np.log1p(away / peak_gap), np.log(gap / peak_gap))
+    return np.clip(np.expm1((rho - 1.0) * log) + (rho - 1.0) * np.expm1(-log), 0.0, None)
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class Profile:
         peak_gap: Δ', in (0, Δ0).
         rho: ρ > 1. Up to ρ = 1, Δ/K(Δ) rises with Δ everywhere: there is no warm-up.
 
-    Call the profile with a finite gap Δ (float, array or tensor); it returns η in the same type, and 0 where Δ ≤ 0.
+    Call the profile with a finite gap Δ (float or array); it returns η in the same type, and 0 where Δ ≤ 0.
 
     Raises:
         ValueError: a number is outside its range, or h(Δ0/Δ') is beyond floating point.
@@ -100,9 +97,6 @@ class Profile:
         return self._curvature / self.peak_gap ** (self.rho - 1.0)
 
     def __call__(self, gap: Gap) -> Gap:
-        if isinstance(gap, Tensor):
-            gap = gap if gap.is_floating_point() else gap.float()
-            return self._rate(gap.clamp(min=0.0))
         if isinstance(gap, np.ndarray):
             return self._rate(np.maximum(gap, 0.0))
         return float(self._rate(gap)) if gap > 0 else 0.0

@@ -6,8 +6,7 @@ backwards.
 """
 
 import math
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Literal, get_args
 
 Shape = Callable[[float], float]
@@ -81,17 +80,12 @@ def is_flat(decay: Shape) -> bool:
     return all(float(decay(p)) == 1.0 for p in (0.0, 0.5, 1.0))
 
 
-def name_of(shape: str | Shape, at: Sequence[float] = STEPS) -> str:
-    """The name of a shape; for a function that is not in `DECAYS`, its own name and a checksum of 101 of its values.
-
-    All lambdas of a function have one name, so ranks and saved runs compare what a function does.
-    """
+def name_of(shape: str | Shape) -> str:
+    """The name of a shape, or of a function's own."""
     if isinstance(shape, str):
         return shape
-    if (known := next((name for name, each in DECAYS.items() if each is shape), None)) is not None:
-        return known
-    values = zlib.crc32(" ".join(f"{float(shape(p)):.9g}" for p in at).encode())
-    return f"{getattr(shape, '__qualname__', type(shape).__name__)}, with values of checksum {values:08x}"
+    own = getattr(shape, "__qualname__", type(shape).__name__)
+    return next((name for name, each in DECAYS.items() if each is shape), own)
 
 
 def _checked(what: str, shape: str | Shape, known: Mapping[str, Shape], hint: str) -> Shape:

@@ -13,23 +13,22 @@ from ..others.known import geometry_of, kappa_of, warn_of_own_rates
 from ..others.wrapped import unwrapped
 from . import core
 from .groups import first_peak
-from .planning import PEAK_SHARES, Calibrated, Calibration, Plan, check_horizon, clean, plan_of
+from .planning import PEAK_SHARES, Calibration, Plan, check_horizon, clean, plan_of
 from .profile import Profile
 from .recovery import check_recover
-from .shapes import STEPS, name_of
+from .shapes import name_of
 
 STATE_VERSION = 13
 
 
 def checked(
     optimizer: Any, *, calibration: Any, warmup: Any, decay: Any, trained: Any, recover: Any, profile: Any, **given: Any
-) -> tuple[Optimizer, dict[str, Any], Plan, bool, int | None]:
+) -> tuple[Optimizer, dict[str, Any], Plan, int | None]:
     """Check what `AdaptiveWarmup` was given; it says which errors that may raise.
 
     Returns:
         The optimizer inside a trainer's wrapper, which has no step hooks of its own; the settings that ranks must
-        share, and a resumed run with the saved one, as plain numbers and text; the plan; whether κ was computed from
-        the optimizer's tensors; ``max_nonfinite``.
+        share, and a resumed run with the saved one, as plain numbers and text; the plan; ``max_nonfinite``.
     """
     if not isinstance(inner := unwrapped(optimizer), Optimizer):
         then = "then total_steps" if isinstance(given["total_steps"], Optimizer) else "such as torch.optim.AdamW(...)"
@@ -43,7 +42,7 @@ def checked(
         warn_of_own_rates(optimizer)
     recover = check_recover(recover, inner)
     first_peak(inner)  # raises if there is none
-    numbers, counted = clean(**given), False
+    numbers = clean(**given)
     # κ and the geometry of a calibration, from the optimizer where they are not given.
     if (calibration := Calibration.of(calibration)) is not None:
         geometry = calibration.geometry and resolve(calibration.geometry)
@@ -51,13 +50,13 @@ def checked(
             geometry = geometry_of(inner)
         if calibration.kappa is None:
             try:
-                calibration, counted = replace(calibration, kappa=kappa_of(inner, geometry)), True
+                calibration = replace(calibration, kappa=kappa_of(inner, geometry))
             except ValueError as error:
                 raise ValueError(
                     f"{error}. Without calibration=, AdaptiveWarmup (not its paper()) needs no κ"
                 ) from None
         calibration = replace(calibration, geometry=geometry)
-    # The settings by name, as numbers and text: functions by their values.
+    # The settings by name, as numbers and text: functions by their names.
     names: dict[str, Any] = {"optimizer": type(inner).__name__}
     for name in ("geometry", "kappa", "sigma_f2", "rho"):
         value = getattr(calibration, name, None)
@@ -65,13 +64,11 @@ def checked(
     plan = plan_of(warmup=warmup, decay=decay, trained=trained, profile=profile, calibration=calibration, **numbers)
     kind = "sign" if geometry_of(inner, warn=False).locality == "entry" else "frobenius"
     plan = replace(plan, peak_share=PEAK_SHARES[kind])
-    names |= {"warmup": name_of(warmup), "decay": name_of(decay), "profile": None}
-    if profile is not None:
-        peak_gap: Any = plan.peak_gap
-        around = [2.0 * p * peak_gap for p in STEPS[1:]]  # its peak; a gap of 0 has no rate
-        names["profile"] = repr(profile) if isinstance(profile, Profile) else name_of(profile, around)
+    names |= {"warmup": name_of(warmup), "decay": name_of(decay)}
+    own_name = repr if isinstance(profile, Profile) else name_of
+    names["profile"] = None if profile is None else own_name(profile)
     names |= {"trained": trained, "recover": recover, "peak_limit": limits["peak_limit"]}
-    return inner, names | numbers, plan, counted, limits["max_nonfinite"]
+    return inner, names | numbers, plan, limits["max_nonfinite"]
 
 
 def sealed(owner: str, content: dict[str, Any]) -> dict[str, Any]:
@@ -105,21 +102,16 @@ def _checksum(content: Mapping[str, Any]) -> int:
 
 
 def resumed(
-    content: Mapping[str, Any], settings: Mapping[str, Any], plan: core.Plan, groups: tuple[int, int], counted: bool
+    content: Mapping[str, Any], settings: Mapping[str, Any], plan: core.Plan, groups: tuple[int, int]
 ) -> tuple[core.Plan, core.State, str | None]:
     """The plan and state of a saved schedule, and a warning if it was saved under another ``total_steps``.
 
-    ``groups`` are the numbers of parameter groups, saved and here; ``counted``: whether κ was computed here. Raise
-    ValueError if settings differ.
+    ``groups`` are the numbers of parameter groups, saved and here. Raise ValueError if settings differ.
     """
     saved, numbers = content["settings"], content["state"]
     rises = {name: None if numbers[name] is None else core.Rise(*numbers[name]) for name in ("ramp", "bound")}
     state = core.State(**numbers | rises | {"opening": tuple(numbers["opening"])})
     ignored = {"total_steps", "chance_loss", "trained", "recover"}  # of the weights, the state knows
-    if counted and saved.get("kappa") is not None and state.gap0 is not None and isinstance(plan.peak_gap, Calibrated):
-        ignored.add("kappa")  # it was computed before groups were added or frozen, and stays
-        calibrated: Any = plan.peak_gap._replace(kappa=saved["kappa"])
-        plan = replace(plan, peak_gap=calibrated)
     compared = {name: value for name, value in settings.items() if name not in ignored}
     differ = {name: (saved.get(name), value) for name, value in compared.items() if saved.get(name) != value}
     if groups[0] > groups[1]:

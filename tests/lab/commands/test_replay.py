@@ -16,7 +16,7 @@ T = 400
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rows = [(s, 2 + 6 * math.exp(-s / 40), 1e-3 * min(1.0, s / 50)) for s in range(1, T + 1)]
     (tmp_path / "whole.csv").write_text("step,loss,lr\n" + "".join(f"{s},{x!r},{r!r}\n" for s, x, r in rows))
-    (tmp_path / "sparse.txt").write_text("".join(f"{s} {x}\n" for s, x, _ in rows[9::10]))
+    (tmp_path / "sparse.txt").write_text("step loss\n" + "".join(f"{s} {x}\n" for s, x, _ in rows[9::10]))
     (tmp_path / "two.csv").write_text("run,step,loss\n" + "".join(f"a,{s},{x}\nb,{s},{2 * x}\n" for s, x, _ in rows))
     monkeypatch.chdir(tmp_path)
     return tmp_path

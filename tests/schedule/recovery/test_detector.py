@@ -38,11 +38,9 @@ SHAPES = {
     "around zero": np.exp(-T / 100) - 0.5,
     "negative": -3 + 2 * np.exp(-T / 200),
     "falling": 1 + 3 * np.exp(-T / 150),
-    "linear": 4 - 3 * T / STEPS,
     "plateau": 1 + 2 * np.exp(-T / 20),
     # Flat at a high rate, then the loss falls with it, as in warm-up, stable, decay.
     "wsd": 3 + np.exp(-T / 50) - np.clip((T - 800) / 200, 0, 1),
-    "steps": 4.0 - T // 250,
     # From zero, down, and back to zero as the policy settles.
     "policy gradient": -T / 100 * np.exp(1 - T / 100),
     # A third of what it has learnt on a first plateau is lost for a while, as a Swin does; then it learns the rest.

@@ -61,69 +61,52 @@ def low(t: int) -> float:
     return 2.0 * (1 + 2 * 0.97**t)
 
 
-ROSE = r"update 30\d: the loss rose from 2\.\d+ to 2\.\d+, after 5\.\d+ at first"
-BROKE = (
-    r"update 201: the last losses were 2\.\d+, nan, nan, after a level of 2\.\d+: not finite, or far above the first"
-)
-BACK = r"; weights and optimizer are those of update \d+ again, and the run goes on from there"
-UNDO = r"\. To undo it, load a checkpoint and pass recover=\"warn\""
-TRIED = ROSE + BACK + r", for 16 losses on trial at 0\.1 of the rate" + UNDO
-CHANGED = r", and the weights of update \d+ do no better now: the data or the objective have changed; "
-MESSAGES: dict[str, tuple[Callable[[int, int], float], bool, list[str]]] = {
-    "tried": (lambda t, said: 4.0 if t >= 300 and not said else low(t), True, [TRIED]),
-    "other data": (
-        lambda t, _: 4.0 if t >= 300 else low(t),
-        True,
-        [TRIED, ROSE + CHANGED + r"the run has its own weights of update \d+ again"],
+def broken(*at: int) -> Callable[[int, int], float]:
+    return lambda t, _: math.nan if t in at else low(t)
+
+
+BACK, UNDO = "weights and optimizer are those of update", 'To undo it, load a checkpoint and pass recover="warn"'
+# By what happens: the losses by update and number of warnings, whether weights are restored, and of each warning how it
+# begins and what it says at last.
+MESSAGES: dict[str, tuple[Callable[[int, int], float], bool, list[tuple[str, str]]]] = {
+    "tried": (
+        lambda t, said: 4.0 if t >= 300 and not said else low(t), True,
+        [("update 30", f"{BACK} .*, for 16 losses on trial at 0.1 of the rate. {UNDO}")],
     ),
-    "not finite": (lambda t, _: math.nan if t in (200, 201) else low(t), True, [BROKE + BACK + UNDO]),
+    "other data": (
+        lambda t, _: 4.0 if t >= 300 else low(t), True,
+        [("update 30", f"on trial at 0.1 of the rate. {UNDO}"), ("update 30", "the run has its own weights .* again")],
+    ),
+    "not finite": (broken(200, 201), True, [("update 201: the last losses were 2", f"{BACK} .* from there. {UNDO}")]),
     "again": (
-        lambda t, _: math.nan if t in (200, 201, 240, 241) else low(t),
-        True,
-        [BROKE + BACK + UNDO, r"update 241: .*" + BACK + r", at a peak rate of 0\.333 in place of 1" + UNDO],
+        broken(200, 201, 240, 241), True,
+        [("update 201", UNDO), ("update 241", f"{BACK} .*, at a peak rate of 0.333 in place of 1. {UNDO}")],
     ),
     "nothing is left to lower": (
-        lambda t, said: math.nan if t in (200, 201) else 4.0 if 0 < said < 4 and (t - 201) % 30 > 20 else low(t),
-        True,
-        [BROKE + BACK + UNDO]
-        + [
-            r"update \d+: the loss rose from .*" + BACK + f", at a peak rate of {to} in place of .*"
-            for to in ("0.333", "0.111")
-        ]
-        + [r"update \d+: the loss rose from .*: the data or the objective have changed; nothing was restored"],
+        lambda t, said: math.nan if t in (200, 201) else 4.0 if 0 < said < 4 and (t - 201) % 30 > 20 else low(t), True,
+        [("update 201", UNDO), *(("update", f"at a peak rate of {to} in place of .*") for to in ("0.333", "0.111")),
+         ("update", "the data or the objective have changed; nothing was restored")],
     ),
     "no copy": (
-        lambda t, _: math.nan if t < 2 else low(t),
-        True,
-        [r"update 1: the last losses were nan, nan: .*, and there is no copy yet to go back to; nothing was restored"],
+        broken(0, 1), True,
+        [("update 1: the last losses were nan, nan", "there is no copy yet to go back to; nothing was restored")],
     ),
-    "to warn": (
-        lambda t, _: math.nan if t in (200, 201) else low(t),
-        False,
-        [BROKE + "; recover=True would have restored the weights"],
-    ),
-    "idle": (
-        lambda t, _: 1.0 + t / 100,
-        True,
-        [r"recovery is idle: the loss rose from 1\.\d+ at first to \d\.\d+, .*"],
-    ),
+    "to warn": (broken(200, 201), False, [("update 201", "recover=True would have restored the weights")]),
+    "idle": (lambda t, _: 1.0 + t / 100, True, [("recovery is idle: the loss rose from 1", ".* still count")]),
     "below zero": (
-        lambda t, _: -0.995 + t / 200,
-        True,
-        [r"recovery is idle: a loss of -0\.995 is below zero, so a rise may be success; .*"],
+        lambda t, _: -0.995 + t / 200, True, [("recovery is idle: a loss of -0.995 is below zero", ".* still count")],
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("loss", "restores", "messages"), MESSAGES.values(), ids=MESSAGES)
 def test_each_alarm_is_said_as_it_happens(
-    loss: Callable[[int, int], float], restores: bool, messages: list[str]
+    loss: Callable[[int, int], float], restores: bool, messages: list[tuple[str, str]]
 ) -> None:
-    """The update, the loss before and after, what was done, and how to undo it."""
     said = watched(loss, restores)[2]
     assert len(said) == len(messages), said
-    for one, message in zip(said, messages, strict=True):
-        assert re.fullmatch(message, one), one
+    for one, (begins, ends) in zip(said, messages, strict=True):
+        assert re.fullmatch(f"{begins}.*{ends}", one), one
 
 
 def test_a_lowered_rate_climbs_back_once_the_run_is_healthy() -> None:

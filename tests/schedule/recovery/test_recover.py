@@ -11,18 +11,7 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup
 from autowarm.rate.restore import Snapshot
-from tests.schedule.recovery.recovery_runs import Run, lost, quiet
-
-
-def test_a_bad_batch_costs_little_and_lowers_no_rate() -> None:
-    healthy, bad, recovered = (
-        quiet(Run("lion", faults, recover=recover))
-        for faults, recover in (({}, False), ({250: "bad"}, False), ({250: "bad"}, True))
-    )
-    assert lost(recovered, healthy) < 0.08 < 0.12 < lost(bad, healthy)
-    [recovery] = recovered.scheduler.recoveries
-    assert recovery.restored <= 250 < recovery.update <= 300
-    assert recovery.peak_after == recovery.peak_before == recovered.scheduler.base_lrs[0]
+from tests.schedule.recovery.recovery_runs import Run
 
 
 def test_buffers_go_back_but_not_a_cache_that_has_grown_or_joined_since_on_which_the_module_counts() -> None:

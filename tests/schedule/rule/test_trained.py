@@ -11,7 +11,7 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion, Muon
 from autowarm.optim import Together
-from tests.schedule.schedule_runs import saved
+from tests.schedule.schedule_runs import run, saved
 
 T = 200
 SHORT = 6  # 3 % of T
@@ -45,18 +45,7 @@ TRAINED = trained_model()
 
 def steps(scheduler: AdaptiveWarmup, updates: int, order: str = "after") -> list[float]:
     """Updates with a loss that never falls, and gradients that leave the weights about as they are."""
-    rates = []
-    for _ in range(updates):
-        if order == "before":
-            scheduler.step(5.0)
-        rates.append(float(scheduler.optimizer.param_groups[0]["lr"]))
-        for group in scheduler.optimizer.param_groups:
-            for p in group["params"]:
-                p.grad = torch.full_like(p, 1e-6)
-        scheduler.optimizer.step()
-        if order == "after":
-            scheduler.step(5.0)
-    return rates
+    return run(scheduler, lambda t: 5.0, range(updates), order, lambda p, t: torch.full_like(p, 1e-6))
 
 
 def scheduled(model: nn.Module, name: str = "Lion", lr: Any = 1e-6, **options: Any) -> AdaptiveWarmup:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..._torch.frames import frames_of_ours
-from ..._torch.modes import in_normal_mode
 from ...losses import Losses, Ranks
 from ...optim.ranks.dtensors import is_dtensor
 from ...optim.step.nonfinite import measured
@@ -89,16 +88,13 @@ class SpikeGuard:
         if veto is not None and not (type(veto) in (int, float) and 0 < veto < math.inf):
             raise ValueError(f"veto must be a positive number of standard deviations, such as 6, got {veto!r}")
         kind_of_recovery = check_recover(recover, self.optimizer)
-        if veto is not None:
-            kind, optimizers = type(self.optimizer).__name__, inside(self.optimizer)
-            if any(hasattr(one, "skipped_updates") for one in optimizers):
-                raise ValueError(f"give {kind} skip_outliers={veto:g} in place of SpikeGuard's veto")
-            if len(optimizers) > 1:
-                raise ValueError(
-                    f"veto compares the gradients of one optimizer, and {kind} holds {len(optimizers)}: clip them"
-                )
-            if any(is_dtensor(p) for group in self.optimizer.param_groups for p in group["params"]):
-                raise ValueError("veto needs whole gradients, and each rank has a part here (DTensors): clip them")
+        optimizers = inside(self.optimizer)
+        sharded = any(is_dtensor(p) for group in self.optimizer.param_groups for p in group["params"])
+        if veto is not None and (len(optimizers) > 1 or sharded or hasattr(optimizers[0], "skipped_updates")):
+            raise ValueError(
+                f"veto is for one optimizer that is not ours, with whole gradients: give ours skip_outliers={veto:g}, "
+                "and clip the gradients of several optimizers or of DTensors"
+            )
         total_steps = clean(total_steps=total_steps)["total_steps"]
         self._guard = Guard(recover, total_steps, self.optimizer)
         first = next((p for group in self.optimizer.param_groups for p in group["params"]), torch.empty(0))
@@ -135,7 +131,6 @@ class SpikeGuard:
         self._losses.observe(loss, weight)
         self._order.observed(loss)
 
-    @in_normal_mode
     def step(self, loss: Tensor | float | None = None) -> None:
         """See the loss of an update, and restore the run if it is too high; on an accelerator four updates later.
 

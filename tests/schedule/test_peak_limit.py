@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LinearLR, SequentialLR
 
 from autowarm import LMO, AdaptiveWarmup, Lion, Muon, NormSGD, SignSGD
 from autowarm.geometry import Frobenius, Spectral
+from autowarm.lab.data.images import scanned_digits
 from autowarm.optim import Together
 from autowarm.others import known
 from tests.programs import Launcher, results
@@ -300,3 +301,53 @@ def test_ranks_share_one_limit(
 ) -> None:
     assert ranks[0][what] == ranks[1][what]
     assert ranks[0][what] == (None if make is None else pytest.approx(limit(make(network(), lr=0.1)), rel=1e-6))
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    pixels, labels = scanned_digits()
+    return torch.as_tensor(pixels).flatten(1).float() / 16, torch.as_tensor(labels).long()
+
+
+def waves() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2000, 8, generator=generator)
+    return x, torch.sin(x @ torch.randn(8, 4, generator=generator))
+
+
+def held_out_loss(make: Callable[..., Optimizer], lr: float, data: Callable, most: float | None) -> float:
+    """A small network's loss on a fifth of the data, after 4,000 updates on the rest."""
+    x, y = data()
+    loss_of = nn.functional.mse_loss if y.is_floating_point() else nn.functional.cross_entropy
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(x.shape[1], 48), nn.ReLU(), nn.Linear(48, 4 if y.is_floating_point() else 10))
+    optimizer = make(model, lr)
+    scheduler = AdaptiveWarmup(optimizer, 4000, peak_limit=most)
+    held_out, generator = torch.arange(len(x)) % 5 == 0, torch.Generator().manual_seed(1)
+    known, labels = x[~held_out], y[~held_out]
+    for _ in range(4000):
+        batch = torch.randint(len(known), (32,), generator=generator)
+        loss = loss_of(model(known[batch]), labels[batch])
+        loss.backward()
+        optimizer.step()
+        scheduler.step(loss)
+        optimizer.zero_grad()
+    return float(loss_of(model(x[held_out]), y[held_out]).detach())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("make", "tuned", "data"),
+    [
+        (Lion.from_model, 0.003, digits),
+        (Muon.from_model, 0.03, waves),
+        (lambda model, lr: AdamW(model.parameters(), lr), 0.01, waves),
+    ],
+    ids=["Lion", "Muon", "AdamW"],
+)
+def test_a_rate_30_times_too_high_loses_less_than_a_quarter(
+    make: Callable[..., Optimizer], tuned: float, data: Callable
+) -> None:
+    """Of these losses, which no run can lower below 0, so that a tuned run need not be made."""
+    with warnings.catch_warnings(action="ignore"):
+        limited, free = (held_out_loss(make, 30 * tuned, data, most) for most in (2.5, None))
+    assert limited < free / 4

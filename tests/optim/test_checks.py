@@ -68,8 +68,7 @@ def ours(opt: Optimizer) -> dict[int, str]:
     return {i: f"{type(opt).__name__}: group {i}" for i in range(len(opt.param_groups))} if isinstance(opt, LMO) else {}
 
 
-NO_NUMBERS = [("1e-3", "float('1e-3')"), (None, "None"), (math.nan, "nan"), (math.inf, "inf"), ([0.1, "1e-3"], "text"),
-              ({}, "{}")]  # fmt: skip
+NO_NUMBERS = [("1e-3", "'1e-3'"), (None, "None"), (math.nan, "nan"), (math.inf, "inf"), ({}, "{}")]
 BEYOND = {"momentum": 1.0, "adamw_eps": -1.0, "betas": (0.9, 1.0), "adamw_betas": (0.9, 1.0)}
 NOR_PAIRS = ["0.5", None, math.nan, (0.9,), (0.9, "0.99"), torch.zeros(2)]
 WRONG = [

@@ -158,7 +158,7 @@ class Saved(Optimizer):
         for group in state["param_groups"]:
             count = sum(any(name in state["state"].get(i, ()) for name in self._keeps(group)) for i in group["params"])
             group |= {"geometry": repr(group["geometry"]), "optimizer": self._kind, "kept": count}
-            group.update(plain_numbers(group, ()))
+            group.update(plain_numbers(group))
         if self._outliers.history is not None:
             state["param_groups"][0]["gradient_norms"] = self._outliers.history.clone()
 

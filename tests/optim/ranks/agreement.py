@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
 from itertools import product
 from typing import Any
 from unittest import mock
@@ -61,11 +60,6 @@ def no_gradient(p: Any) -> None:
     p.grad = None
 
 
-def another_dtype(p: Any) -> None:
-    p.grad_dtype = None
-    p.grad = p.grad.to(torch.bfloat16)
-
-
 def sparse(p: Any) -> None:
     p.grad = p.grad.to_sparse()
 
@@ -76,9 +70,7 @@ def not_finite(p: Any) -> None:
 
 
 # What one rank's gradient is, and what that rank says of it.
-DIFFERENCES = {"missing": (no_gradient, "this rank has {} (none)"), "sparse": (sparse, "")}
-if hasattr(torch.Tensor, "grad_dtype"):  # before, PyTorch refused other dtypes itself
-    DIFFERENCES["dtype"] = another_dtype, "this rank has {} (torch.bfloat16)"
+DIFFERENCES = {"missing": (no_gradient, "this rank lacks that of {}"), "sparse": (sparse, "")}
 
 
 def give(model: nn.Module, seed: int, put: Callable[[Any, Tensor], Tensor] = lambda p, g: g) -> None:
@@ -127,7 +119,7 @@ def other_gradients_on_one_rank_are_an_error_on_every_rank_and_nothing_moves(mes
                 case = what, name, where, place, before, errors
                 # On a device a rank whose own gradients have not changed learns of it a step later.
                 yield case, same and any(errors[: 1 if where == "host" else 2])
-                if where == "host" and what != "dtype":  # ranks that agree again go on
+                if where == "host":  # ranks that agree again go on
                     yield case, not errors[1]
                 if where == "host" and says and name in ("muon", "sign"):
                     expected = says.format(TENSORS[place])
@@ -226,28 +218,3 @@ def a_flag_reaches_all_ranks_of_nested_groups_and_others_are_refused(mesh: Devic
         draw_on(params, 0)
         error = error_of(Muon(params, lr=0.1, dtype=torch.float32).step)
         yield (groups, error), "overlap without one holding the other" in error
-
-
-@on_ranks(4)
-def a_rank_that_waits_in_vain_is_told_what_for(mesh: DeviceMesh) -> Cases:
-    """Of the first two, one makes more steps than the other."""
-    rank = dist.get_rank()
-    for steps in ((3, 4), (1, 0)):
-        dist.barrier()
-        two = dist.new_group([0, 1], timeout=timedelta(seconds=1))
-        if rank > 1:
-            continue
-        model = net()
-        optimizer = COPIES["muon"](model, two)
-
-        def run() -> None:
-            for t in range(steps[rank]):  # noqa: B023
-                give(model, t)  # noqa: B023
-                optimizer.step()  # noqa: B023
-
-        says = error_of(run)
-        if steps[rank] < max(steps):
-            yield (steps, says), not says
-        else:
-            done = f"rank {rank} waited in vain for the other ranks, after {min(steps)} steps of Muon"
-            yield (steps, says), done in says and "drop_last=True" in says

@@ -40,16 +40,16 @@ def sharded(model: nn.Sequential) -> nn.Module:
     return model
 
 
-NEVER = "of its 7 tensors never had a gradient, but ask for one"
+NEVER = "of its 7 tensors had no gradient in 3 updates, as"
 # What becomes of a model once its optimizer is built, and what the warning says.
 CHANGES: dict[str, tuple[Callable[[nn.Sequential], nn.Module], str]] = {
-    "copied": (copy.deepcopy, "none of its 7 tensors has had a gradient"),
+    "copied": (copy.deepcopy, f"7 {NEVER} "),
     "adapted": (
         lambda m: nn.Sequential(m.requires_grad_(False), nn.Linear(9, 9)),
-        "none of its 7 tensors asks for a gradient",
+        "7 of its 7 tensors had no gradient in 3 updates; none of them asks for one",
     ),
-    "sharded": (sharded, f"1 {NEVER}: 1.weight"),
-    "new head": (with_layer(4, nn.Linear(8, 5)), f"2 {NEVER}: 4.weight, 4.bias"),
+    "sharded": (sharded, f"1 {NEVER} 1.weight"),
+    "new head": (with_layer(4, nn.Linear(8, 5)), f"2 {NEVER} 4.weight, 4.bias"),
 }
 
 
@@ -75,17 +75,6 @@ def test_a_model_that_changed_after_its_optimizer_was_built_is_said_once(change:
     if maker == "nameless":
         wanted = re.sub(r"\d\.\w+(, \d\.\w+)*$", "a parameter of shape", wanted)
     assert re.search(f"{wanted}.*build it.*warn_unused=False", third), third
-
-
-@each("maker", MAKERS)
-def test_a_whole_model_that_is_replaced_later_is_said_too(maker: str) -> None:
-    model = a_model()
-    opt = MAKERS[maker](model)
-    assert not any(train(model, opt, 5))
-    opt.zero_grad()
-    *silent, third, fourth = train(copy.deepcopy(model), opt, 4)
-    assert not any((*silent, fourth))
-    assert "in 3 updates in a row" in third
 
 
 class Experts(nn.Module):

@@ -100,7 +100,7 @@ class Watched(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         any_gradient = self._step()
-        if self._unused.left or self._unused.empty or not any_gradient:
+        if self._unused.left or not any_gradient:
             whose = type(self).__name__, self.param_groups
             self._unused.look(*whose, any_gradient=any_gradient, closure=closure is not None)
         return loss

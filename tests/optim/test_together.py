@@ -96,7 +96,6 @@ def test_a_closure_is_called_once_and_a_scaler_can_skip() -> None:
 
 def test_misuse() -> None:
     model, opt, _ = parts()
-    hint = "is made of its optimizers'.*load_state_dict"
     for do, error, message in (
         (Together, ValueError, "at least one"),
         (lambda: Together([opt]), TypeError, r"as in Together\(muon, adamw\), got a list"),
@@ -105,8 +104,7 @@ def test_misuse() -> None:
         (lambda: opt.add_param_group({"params": []}), TypeError, "one of Together's optimizers"),
         (lambda: opt.load_state_dict(Together(AdamW(model.parameters())).state_dict()), ValueError,
          r"saved \[4\], here \[2, 2\]"),
-        (lambda: setattr(opt, "state", {}), AttributeError, f"Together.state {hint}"),
-        (lambda: setattr(opt, "param_groups", []), AttributeError, f"Together.param_groups {hint}"),
+        (lambda: setattr(opt, "param_groups", []), AttributeError, "no setter"),
     ):  # fmt: skip
         with pytest.raises(error, match=message):
             do()

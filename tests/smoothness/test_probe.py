@@ -149,18 +149,6 @@ def test_agreement_with_a_naive_double_precision_implementation(cls, lr, geometr
     assert point.slope == pytest.approx(slope, rel=1e-6)
 
 
-def test_groups_own_geometries_and_radii():
-    model = network(noisy=False)
-    opt = Muon.from_model(model, lr=1e-2)
-    weights = {p: p.detach().clone() for p in model.parameters()}
-    point = measured(model, opt, closure_for(model, *batches(1)[0]), geometry="groups")
-    sizes = [
-        group["geometry"].norm(p.detach() - weights[p]).item() for group in opt.param_groups for p in group["params"]
-    ]
-    assert len(sizes) == 4
-    assert point.step_norm == pytest.approx(max(sizes), rel=1e-6)
-
-
 def test_curvature_along_the_step_of_a_quadratic():
     """f(x) = ½·xᵀAx: the second difference, the slopes and η⋆ are known."""
     torch.manual_seed(3)
@@ -212,9 +200,6 @@ def test_bad_input():
     model = network()
     with pytest.warns(UserWarning, match="RMSprop is no norm-constrained optimizer"):
         Probe(model, torch.optim.RMSprop(model.parameters()))
-    probe = Probe(model, torch.optim.SGD(model.parameters(), lr=0.1), geometry="groups")
-    with pytest.raises(ValueError, match="lacks"), probe(closure_for(model, *batches(1)[0])):
-        pass
 
 
 def test_gradients_of_an_earlier_step_are_found_out():

@@ -81,13 +81,6 @@ class Together(Watched):
         """All states, to be read: they belong to the optimizers."""
         return MappingProxyType({p: state for one in self.optimizers for p, state in one.state.items()})
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("param_groups", "state"):
-            raise AttributeError(
-                f"Together.{name} is made of its optimizers': set theirs, .optimizers[i].{name}, or use load_state_dict"
-            )
-        super().__setattr__(name, value)
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Raise TypeError, whose message says where to add the group instead."""
         raise TypeError("add the group to one of Together's optimizers, Together(...).optimizers[i], instead")

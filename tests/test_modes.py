@@ -36,7 +36,6 @@ FUNCTIONS: dict[str, Callable[[Tensor], object]] = {
     **{f"lmo of each, {name}": lambda g, one=one: one.lmo_each([g, g.mT]) for name, one in GEOMETRIES.items()},
     "model's norm": lambda g: MaxOverLayers(["spectral", "rows"]).norm([g, g]),
     "model's dual": lambda g: MaxOverLayers(["spectral", "rows"]).dual([g, g]),
-    "model's lmo": lambda g: MaxOverLayers("spectral").lmo([g, g.mT]),
     "measure": lambda g: measure([g], [g.mT.reshape(g.shape)], [g.sin()], MaxOverLayers("spectral")),
     "to be differentiated": lambda g: Spectral().dual(g.clone().requires_grad_()).detach(),
 }

@@ -168,7 +168,7 @@ def test_max_over_layers_composes() -> None:
     each = [Spectral(), Sign(radius=0.5), Frobenius()]
     assert hybrid.norm(xs).item() == pytest.approx(max(g.norm(x).item() for g, x in zip(each, xs, strict=True)))
     assert hybrid.dual(xs).item() == pytest.approx(sum(g.dual(x).item() for g, x in zip(each, xs, strict=True)))
-    steps = hybrid.lmo(xs)
+    steps = [g.lmo(x) for g, x in zip(each, xs, strict=True)]
     assert hybrid.norm(steps).item() == pytest.approx(1.0)
     inner = sum((x * q).sum().item() for x, q in zip(xs, steps, strict=True))
     assert inner == pytest.approx(-hybrid.dual(xs).item())

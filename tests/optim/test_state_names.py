@@ -145,19 +145,15 @@ def grouped(cls: Any, groups: Sequence[Sequence[str]]) -> torch.optim.Optimizer:
 @each(
     ("then", "now", "moved"),
     [
-        (("ab", "c"), ("ac", "b"), {"tensor 1 in group 0 was b, and is c", "tensor 0 in group 1 was c, and is b"}),
-        (
-            ("ab", "c"),
-            ("a", "bc"),
-            {"tensor 1 in group 1 was none, and is c"},
-        ),
-        (("a", "b", "cd"), ("b", "a", "cd"), {"tensor 0 in group 0 was a, and is b"}),
+        (("ab", "c"), ("ac", "b"), "tensor 1 in group 0 was b, and is c"),
+        (("ab", "c"), ("a", "bc"), "tensor 1 in group 0 was b, and is none"),
+        (("a", "b", "cd"), ("b", "a", "cd"), "tensor 0 in group 0 was a, and is b"),
     ],
 )
-def test_tensors_in_other_groups_are_named(cls: type, then: list[str], now: list[str], moved: set[str]) -> None:
+def test_tensors_in_other_groups_are_named(cls: type, then: list[str], now: list[str], moved: str) -> None:
     with nothing_taken(second := grouped(cls, now), "other tensors, or in other places") as error:
         second.load_state_dict(grouped(cls, then).state_dict())
-    assert all(one in str(error.value) for one in moved)
+    assert moved in str(error.value)
 
 
 def test_other_heads_and_groups_are_named() -> None:

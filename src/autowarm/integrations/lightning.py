@@ -35,28 +35,21 @@ __all__ = ["WarmupCallback", "scheduler_config"]
 torch.serialization.add_safe_globals([Spectral, Sign, Frobenius, Rows, Columns])
 
 
-def scheduler_config(scheduler: AdaptiveWarmup, monitor: str | None = None) -> dict[str, Any]:
-    """Return the ``"lr_scheduler"`` entry for ``configure_optimizers``.
+def scheduler_config(scheduler: AdaptiveWarmup) -> dict[str, Any]:
+    """Return the ``"lr_scheduler"`` entry for ``configure_optimizers``, for a trainer with a `WarmupCallback`.
 
     Args:
         scheduler: a scheduler over ``self.trainer.estimated_stepping_batches`` steps.
-        monitor: None if the trainer has a `WarmupCallback`. Otherwise the name under which ``training_step`` logs its
-            loss; Lightning then passes its last value to the scheduler. With gradient accumulation, only the last
-            micro-batch's loss counts then. And Lightning steps such schedulers after it writes a mid-epoch checkpoint,
-            so a run resumed from one misses a step; checkpoints at the end of an epoch are complete.
 
     Example:
         >>> import torch
         >>> from autowarm import AdaptiveWarmup, Lion
         >>> from autowarm.integrations.lightning import scheduler_config
         >>> opt = Lion(torch.nn.Linear(4, 4).parameters())
-        >>> sorted(scheduler_config(AdaptiveWarmup(opt, 10), monitor="train_loss").items())[:3]
-        [('frequency', 1), ('interval', 'step'), ('monitor', 'train_loss')]
+        >>> scheduler_config(AdaptiveWarmup(opt, 10))["interval"]
+        'step'
     """
-    config: dict[str, Any] = {"scheduler": scheduler, "interval": "step", "frequency": 1}
-    if monitor is not None:
-        config |= {"reduce_on_plateau": True, "monitor": monitor, "strict": True}
-    return config
+    return {"scheduler": scheduler, "interval": "step", "frequency": 1}
 
 
 class WarmupCallback(pl.Callback):

@@ -79,16 +79,14 @@ def _check_names(groups: Sequence[Mapping[str, Any]], saved: Sequence[Mapping[st
     now, then = _names_of(groups), _names_of(saved)
     if now is None or then is None or len(now) != len(then):  # of other groups the caller says which it has
         return
-    differences = []
     for i, both in enumerate(zip(then, now, strict=True)):
         for j, (was, name) in enumerate(zip_longest(*both, fillvalue="none")):
             if was != name:
-                differences.append(f"tensor {j} in {called(i, groups)} was {was}, and is {name}")
-    if differences:
-        raise ValueError(
-            f"the saved optimizer has other tensors, or in other places: {few(differences, '; ')}. Build this one with "
-            "the groups that it had, from layers in the same order, and with the same heads= of Muon.from_model"
-        )
+                raise ValueError(
+                    f"the saved optimizer has other tensors, or in other places: tensor {j} in {called(i, groups)} was "
+                    f"{was}, and is {name}. Build this one with the groups that it had, from layers in the same order, "
+                    "and with the same heads= of Muon.from_model"
+                )
 
 
 def _names_of(groups: Sequence[Mapping[str, Any]]) -> list[list[str]] | None:

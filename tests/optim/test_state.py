@@ -54,11 +54,11 @@ def trained(make: Make) -> Optimizer:
     return opt
 
 
-def saved_and_loaded(what: Any, **how: Any) -> Any:
+def saved_and_loaded(what: Any) -> Any:
     file = io.BytesIO()
     torch.save(what, file)
     file.seek(0)
-    return torch.load(file, **how)
+    return torch.load(file, weights_only=True)
 
 
 def loaded_anew(make: Make, lr: Any, model: nn.Module, opt: Optimizer) -> Any:
@@ -73,7 +73,6 @@ def loaded_anew(make: Make, lr: Any, model: nn.Module, opt: Optimizer) -> Any:
 COPIES: dict[str, Callable[..., Any]] = {
     "copy": lambda make, lr, *pair: copy.deepcopy(pair),
     "pickle": lambda make, lr, *pair: pickle.loads(pickle.dumps(pair)),
-    "save": lambda make, lr, *pair: saved_and_loaded(pair, weights_only=False),
     "state": loaded_anew,
 }
 
@@ -154,12 +153,9 @@ def lacking(state: State, *names: str, tensors: int | None = None) -> bool:
 # What is taken out of a state, of how many tensors, and what the refusal says.
 CUTS = [
     (("momentum_buffer", "exp_avg", "exp_avg_sq", "step"), None, "lacks the state of "),
-    (("momentum_buffer",), None, "lacks the state of "),
     (("momentum_buffer",), 1, "lacks the state of 1 of "),
-    (("step",), None, "has no step of "),
     (("step",), 1, "has no step of "),
     (("exp_avg_sq",), None, "has no exp_avg_sq of "),
-    (("exp_avg",), 1, "has no exp_avg of "),
 ]
 
 
@@ -201,14 +197,10 @@ def test_what_anothers_state_lacks_in_together_is_named(other: type, tensors: in
 
 
 @every_optimizer
-def test_a_state_from_before_the_first_update_is_whole(make: Make) -> None:
-    for opt in (make(a_model()), trained(make)):
+def test_tensors_that_were_not_updated_have_no_state_to_lack(make: Make) -> None:
+    for opt in (make(a_model()), trained(make)):  # from before the first update
         opt.load_state_dict(make(a_model()).state_dict())
         assert not opt.state
-
-
-@every_optimizer
-def test_tensors_that_were_not_updated_have_no_state_to_lack(make: Make) -> None:
     model = a_model()
     model[3].requires_grad_(False)
     opt, other = make(model), make(a_model())
@@ -247,15 +239,12 @@ def test_together_loads_all_or_nothing(maker: str, first: State, second: State, 
 
 
 def test_a_state_from_before_there_was_an_option_takes_the_default() -> None:
-    model = a_model()
-    opt = Muon.from_model(model, lr=0.02)
-    train(model, opt)
+    opt = trained(MAKERS["muon"])
     state = opt.state_dict()
     for group in state["param_groups"]:
         del group["adamw_eps"]
     opt.load_state_dict(state)
     assert all(group["adamw_eps"] == 1e-8 for group in opt.param_groups)
-    train(model, opt)
 
 
 @each(("saved", "cls"), [(Lion, SignSGD), (SignSGD, Lion), (NormSGD, Muon), (Muon, LMO)])
@@ -278,7 +267,7 @@ def test_a_subclass_of_ones_own_is_still_a_lion() -> None:
 def test_numpy_numbers_load_with_weights_only() -> None:
     groups = [{"params": [nn.Parameter(torch.ones(2))], "lr": np.float32(0.25), "weight_decay": np.float64(0.5)}]
     opt = Lion(groups, lr=np.float64(0.1), betas=(np.float64(0.9), np.float32(0.5)))
-    [group] = saved_and_loaded(opt.state_dict(), weights_only=True)["param_groups"]
+    [group] = saved_and_loaded(opt.state_dict())["param_groups"]
     assert (group["lr"], group["weight_decay"], group["betas"]) == (0.25, 0.5, (0.9, 0.5))
 
 

@@ -12,11 +12,9 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
-from autowarm.schedule import Calibration
 
 from . import test_lightning as for_lightning
 from . import test_transformers as for_transformers
-from .plain import rates_of as plain_rates
 from .test_docs import block
 
 STEPS, LR = 12, 0.02
@@ -113,23 +111,6 @@ def would_stop() -> Any:
     """The recipe, which after two epochs would stop, and decays for five updates first."""
     decay_then_stop = block("DecayThenStop", "lightning")["DecayThenStop"]
     return decay_then_stop(5, monitor="train_loss", mode="max", patience=1, min_delta=1e9)
-
-
-@pytest.mark.parametrize("epoch", [0, 2], ids=["in warm-up", "finished"])
-def test_lightning_goes_on_for_longer_with_one_warning(epoch: int, tmp_path: Path) -> None:
-    whole = fit(tmp_path, keep_all(tmp_path), epochs=3)
-    with pytest.warns(UserWarning, match="is loaded for total_steps=24") as caught:
-        longer = fit(tmp_path, epochs=6, resume=tmp_path / f"epoch={epoch}.ckpt")
-    assert sum("total_steps=12 " in str(one.message) for one in caught) == 1
-    assert (longer.sched.total_steps, longer.sched.last_epoch) == (24, 24)
-    # As in a plain loop that is extended there.
-    done, losses = 4 * (epoch + 1), whole.losses + longer.losses
-    opt = Lion([nn.Parameter(torch.zeros(4, 4))], lr=LR)
-    sched = AdaptiveWarmup(opt, STEPS, calibration=Calibration("spectral", kappa=whole.sched._settings["kappa"]))
-    rates = plain_rates(sched, [[(loss, 1)] for loss in losses[:done]])
-    sched.extend(24)
-    rates += plain_rates(sched, [[(loss, 1)] for loss in longer.losses])
-    assert whole.rates[:done] + longer.rates == rates
 
 
 @OPEN_OR_SHORTER

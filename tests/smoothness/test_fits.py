@@ -82,14 +82,6 @@ def test_the_band_follows_the_curve_and_widens_with_the_noise():
     assert widths[1] == pytest.approx(10 * widths[0], rel=0.2)
 
 
-@pytest.mark.parametrize("scale", [1e-9, 1e-4, 1e8])
-def test_intervals_do_not_depend_on_the_unit_of_the_gap(scale):
-    K = 1 + Δ + Δ**2 + noise()
-    ends = np.array([(i.low, i.high) for i in bootstrap(Δ, fit(Δ, K))[0]])
-    scaled = np.array([(i.low, i.high) for i in bootstrap(scale * Δ, fit(scale * Δ, K))[0]])
-    np.testing.assert_allclose(scaled * scale ** np.arange(3)[:, None], ends, rtol=1e-6)
-
-
 def test_blocks_of_residuals_are_summed_as_written_out():
     curve, size = fit(Δ, Δ**2 + noise()), 11
     signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(2000, -(-120 // size)))

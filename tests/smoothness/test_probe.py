@@ -257,12 +257,3 @@ def test_a_loss_without_a_graph_is_named() -> None:
 
     with pytest.raises(TypeError, match="returns a float: let it return the loss as a tensor"):
         Probe(model, Lion(model.parameters()))(closure).__enter__()
-
-
-def test_a_fused_first_layer_leaves_the_others_as_they_are():
-    """101 rows of the embedding do not divide into the three blocks of the first group."""
-    torch.manual_seed(0)
-    model = nn.ModuleDict({"qkv": nn.Linear(8, 24), "embedding": nn.Embedding(101, 8), "out": nn.Linear(24, 101)})
-    opt = Muon.from_model(model, lr=1e-3, blocks={"qkv": 3})
-    closure = backward_of(lambda: model["out"](model["qkv"](model["embedding"](torch.arange(5)))).square().mean())
-    assert measured(model, opt, closure).smoothness > 0

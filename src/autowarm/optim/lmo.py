@@ -1,7 +1,6 @@
 """The step that all our optimizers share: a geometry and a momentum turn it into Muon, Lion, signSGD or normSGD."""
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any, ClassVar, Self, TypedDict, Unpack, overload
@@ -352,9 +351,7 @@ class LMO(Watched, Saved):
         described: list[str] = []
         for group in self.param_groups:
             options = [group[name] for name in self.defaults if name != "lr"]
-            text = repr((options, self._outliers.limit, self._skipped.most))
-            # Whatever one's own geometry holds may be elsewhere on each rank.
-            described += [re.sub(r" at 0x\w+|, device='\S+'", "", text)] * len(group["params"])
+            described += [repr((options, self._outliers.limit, self._skipped.most))] * len(group["params"])
         return described
 
     @without_autocast

@@ -1,7 +1,6 @@
 """Gradients of DTensors that are placed otherwise than their parameters: the step, the probe and the rate search."""
 
 import math
-import os
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,26 +27,13 @@ from tests.reference import lmo_step_
 Named = list[tuple[str, Any]]
 
 
-class Table:
-    """What is elsewhere on each rank."""
-
-    def __repr__(self) -> str:
-        return f"<Table at 0x{os.getpid():x}>"
-
-
-class Tabled(Lines):
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.__dict__["table"] = Table()
-
-
 MAKERS: dict[str, Callable[[Named], LMO]] = {
     "muon": lambda named: Muon(split(named), lr=0.01, dtype=torch.float32),
     "lion": lambda named: Lion(named, lr=0.01, weight_decay=0.1),
     "normsgd": lambda named: NormSGD(named, lr=0.01),
     "rows": lambda named: LMO(named, lr=0.01, geometry="rows"),
     "columns": lambda named: LMO(named, lr=0.01, geometry="columns"),
-    "own": lambda named: LMO(named, lr=0.01, geometry=Tabled("original")),
+    "own": lambda named: LMO(named, lr=0.01, geometry=Lines("original")),
     "svd": lambda named: LMO([(n, p) for n, p in named if p.ndim == 2], lr=0.01, geometry=Spectral()),
 }
 

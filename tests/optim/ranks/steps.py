@@ -208,7 +208,6 @@ def three_steps(model: nn.Module, optimizer: LMO) -> None:
 FSDP1: Mapping[str, tuple[Made, tuple[str, ...]]] = {
     "muon": (lambda m: Muon.from_model(m, lr=0.1, method="svd"), ()),
     "rows": (lambda m: LMO(m.parameters(), lr=0.1, geometry="rows", momentum=0.0), ()),
-    "normsgd": (lambda m: NormSGD(m.parameters(), lr=0.1), ()),
     "lion": (lambda m: Lion(m.parameters(), lr=0.1, weight_decay=0.1), ("before", "after")),
     "lion, decay by role": (lambda m: Lion.from_model(m, lr=0.1, weight_decay=0.1), ("after",)),
 }

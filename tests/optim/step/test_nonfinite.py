@@ -2,15 +2,14 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from autowarm import LMO, Lion
-from autowarm.optim import Together
+from autowarm import LMO
 from autowarm.optim.step import nonfinite, outliers
 from tests.cases import each
 from tests.optim.makers import CLASSES, EVERY, drawn, said_by
@@ -46,7 +45,7 @@ def is_as_before(opt: LMO, before: dict[torch.Tensor, list[torch.Tensor]]) -> bo
 
 @pytest.mark.parametrize("lr", [0.02, torch.tensor(0.02)], ids=["float lr", "tensor lr"])
 @pytest.mark.parametrize("name", OF_MODELS)
-@each("value", [math.nan, math.inf, -math.inf, 1e21, -1e30])
+@each("value", [math.nan, -math.inf, 1e21])
 def test_one_skips_the_whole_update_and_the_next_is_made(
     name: str, lr: float | torch.Tensor, value: float, where: str
 ) -> None:
@@ -127,16 +126,6 @@ def test_counts_are_kept_on_the_device_and_arrive_by_themselves() -> None:
     assert skipped.counts.tolist() == [1, 3]
 
 
-@pytest.mark.parametrize("wrap", [lambda opt: opt, Together, lambda opt: Together(Together(opt))])
-def test_the_warning_points_to_the_line_that_steps(wrap: Callable) -> None:
-    p = nn.Parameter(torch.zeros(2))
-    p.grad = torch.full((2,), math.nan)
-    opt = wrap(Lion([p]))
-    with pytest.warns(UserWarning, match="a gradient is not finite") as caught:
-        opt.step()
-    assert [warning.filename for warning in caught] == [__file__]
-
-
 # ``skip_outliers``: an update whose gradients are far larger than those before is skipped, and no run starves.
 
 
@@ -183,13 +172,10 @@ def test_one_far_update_is_skipped_and_counted_and_it_is_off_by_default(name: st
     ],
 )
 def test_a_change_for_good_starves_no_run(sizes: list[float], skipped: list[int], where: str) -> None:
-    opt, _, indices = a_run("lion", sizes, skip_outliers=6.0, max_nonfinite=3)
+    most = 3 if any(map(math.isnan, sizes)) else 1  # no veto counts as divergence
+    opt, _, indices = a_run("lion", sizes, skip_outliers=6.0, max_nonfinite=most)
     assert indices == skipped
     assert opt.skipped_updates == len(indices)
-
-
-def test_vetoes_do_not_count_as_divergence(where: str) -> None:
-    assert a_run("lion", [*USUAL, 30.0, 1.0], skip_outliers=6.0, max_nonfinite=1)[2] == [100]
 
 
 @every_optimizer

@@ -106,31 +106,6 @@ def test_neither_the_dtypes_beside_a_tensor_nor_the_default_change_its_step(name
 
 
 @every_optimizer
-def test_a_gradient_of_double_precision_is_held_to_the_range_of_single(name: str) -> None:
-    params = parameters(name, torch.float64)
-    opt = MAKERS[name](params, lr=LR)
-    for p in params:
-        p.grad = torch.full_like(p, 1e20)
-    with unmoved(params), pytest.warns(UserWarning, match="far too large"):
-        opt.step()
-    assert opt.skipped_updates == 1
-
-
-@every_optimizer
-def test_a_rate_of_zero_leaves_a_group_where_it_is(name: str) -> None:
-    frozen, moving = parameters(name), parameters(name)
-    opt = MAKERS[name](moving, LR, weight_decay=DECAY)
-    group = {key: value for key, value in opt.param_groups[0].items() if key not in ("params", "lr")}
-    opt.add_param_group({**group, "params": frozen, "lr": 0.0})
-    before = [p.detach().clone() for p in frozen]
-    give(frozen, 1)
-    give(moving, 1)
-    opt.step()
-    assert all(map(torch.equal, frozen, before))
-    assert not torch.equal(moving[-1], frozen[-1])
-
-
-@every_optimizer
 def test_what_has_no_step_is_refused_by_name_before_anything_moves(name: str) -> None:
     make = MAKERS[name]
     with pytest.raises(ValueError, match=r"'?w'? is complex \(torch.complex64\).*Together"):

@@ -112,15 +112,6 @@ def test_any_kind_of_number_is_a_rate(make: Make, rate: Any) -> None:
     assert not rate or not all(map(torch.equal, model.parameters(), before))
 
 
-def test_the_value_of_a_tensor_is_not_read() -> None:
-    model = a_model()
-    opt = Lion.from_model(model, lr=0.1)
-    opt.param_groups[1] |= {"lr": torch.empty((), device="meta")}  # to read it is an error
-    opt.param_groups[1]["params"][0].grad = torch.ones(4).to_sparse()
-    with unmoved(model.parameters()), pytest.raises(ValueError, match="is sparse"):
-        opt.step()
-
-
 @each("last", [False, True])
 @each("nested", [False, True])
 def test_what_another_optimizer_refuses_is_refused_before_ours_moves(last: bool, nested: bool) -> None:

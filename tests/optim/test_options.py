@@ -93,34 +93,23 @@ LIMIT = "skip_outliers must be a positive number"
     ("cls", "options", "message"),
     [
         *((cls, {"lr": 0.0}, f"{RATE}0.0; 0 is for single groups") for cls in CLASSES),
-        (Lion, {"lr": float("nan")}, f"{RATE}nan"),
         (LMO, {"lr": torch.ones(2)}, rf"{RATE}\[1.0, 1.0\]"),
         *((cls, {"lr": None}, RATE) for cls in CLASSES),
         *(
             (LMO, {"momentum": wrong}, r"momentum must be in \[0, 1\), got ")
             for wrong in (1.0, torch.tensor(0.5), "0.5")
         ),
-        (LMO, {"weight_decay": -1}, "weight_decay must be finite and not negative, got -1"),
         (LMO, {"geometry": "spektral"}, "unknown geometry 'spektral'"),
-        (Lion, {"betas": (0.9, 1.0)}, "betas must be two numbers"),
-        (Muon, {"adamw_betas": (0.9,)}, "adamw_betas must be two numbers"),
-        (Muon, {"adamw_eps": -1e-8}, "adamw_eps must be finite and not negative"),
         (Muon, {"params": [{"params": [matrix()], "algorithm": "adam"}]}, "unknown algorithm 'adam'"),
         (Muon, {"params": [{"params": [matrix()], "lr": None}]}, RATE),
-        *(
-            (Muon, {"params": [{"params": [matrix()], "use_muon": wrong}]}, "use_muon must be True")
-            for wrong in ("no", 3)
-        ),
+        (Muon, {"params": [{"params": [matrix()], "use_muon": "no"}]}, "use_muon must be True"),
         (Muon, {"params": [{"params": [matrix()], "use_muon": False, "algorithm": "muon"}]}, "leave it out of a group"),
-        *(
-            (Muon, {"dtype": wrong}, "dtype must be one of torch's floating-point")
-            for wrong in ("bfloat16", torch.int8)
-        ),
-        *((Muon, {"steps": wrong}, "steps must be a whole number") for wrong in (5.0, "5", 0)),
+        (Muon, {"dtype": torch.int8}, "dtype must be one of torch's floating-point"),
+        (Muon, {"steps": 5.0}, "steps must be a whole number"),
         (Muon, {"params": [torch.zeros(20)]}, r"got tensors of shape \[\(20,\)\].*Muon.from_model"),
         (Muon, {"capturable": True}, "capturable needs lr as a tensor"),
         *((Lion, {"max_nonfinite": wrong}, COUNT) for wrong in (0, 2.5, True)),
-        *((Lion, {"skip_outliers": wrong}, LIMIT) for wrong in (0, -1.0, float("inf"), float("nan"), "6")),
+        *((Lion, {"skip_outliers": wrong}, LIMIT) for wrong in (0, float("inf"), "6")),
     ],
 )
 def test_bad_options(cls: type[LMO], options: dict[str, Any], message: str) -> None:

@@ -95,11 +95,10 @@ class WarmupCallback(pl.Callback):
                 "self.lr_schedulers(), and log autowarm.integrations.metrics.loggable_metrics(scheduler)"
             )
         if (config := _config(trainer)) is None:
-            # A run that resumes in its averaging has only that callback's schedule, as it would have without the break.
-            averaging = [one for one in trainer.callbacks if isinstance(one, pl.callbacks.StochasticWeightAveraging)]
-            if not any(one._scheduler_state for one in averaging):
-                raise ValueError("WarmupCallback found no AdaptiveWarmup: return one from configure_optimizers")
-            return
+            raise ValueError(
+                "WarmupCallback found no AdaptiveWarmup: return one from configure_optimizers, and resume a run before "
+                "its weight averaging has begun"
+            )
         scheduler = config.scheduler
         for finder in (one for one in trainer.callbacks if getattr(one, "optimal_lr", None) is not None):
             if scheduler.last_epoch == 0 and (peak := finder.optimal_lr.suggestion()) is not None:

@@ -16,7 +16,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.optim import Optimizer
 
-from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
+from autowarm import Lion, Muon
 from autowarm.optim import Together
 from tests.cases import each
 from tests.optim.makers import ALL, EVERY, Make, nothing_taken, together
@@ -207,7 +207,7 @@ def test_tensors_that_were_not_updated_have_no_state_to_lack(make: Make) -> None
     train(model, opt, range(1))
     other.load_state_dict(copy.deepcopy(opt.state_dict()))
     assert len(other.state) == len(opt.state) == 5
-    assert not any({"kept", "optimizer"} & group.keys() for group in other.param_groups)
+    assert not any("kept" in group for group in other.param_groups)
 
 
 @each("maker", ["muon", "lion"])
@@ -245,23 +245,6 @@ def test_a_state_from_before_there_was_an_option_takes_the_default() -> None:
         del group["adamw_eps"]
     opt.load_state_dict(state)
     assert all(group["adamw_eps"] == 1e-8 for group in opt.param_groups)
-
-
-@each(("saved", "cls"), [(Lion, SignSGD), (SignSGD, Lion), (NormSGD, Muon), (Muon, LMO)])
-def test_the_state_of_another_of_our_optimizers_is_refused(saved: type[LMO], cls: type[LMO]) -> None:
-    opt = cls([nn.Parameter(torch.ones(2, 2))])
-    with pytest.raises(ValueError, match=f"is {saved.__name__}, and this one is {cls.__name__}"):
-        opt.load_state_dict(saved([nn.Parameter(torch.ones(2, 2))]).state_dict())
-
-
-def test_a_subclass_of_ones_own_is_still_a_lion() -> None:
-    class Mine(Lion):
-        pass
-
-    mine = Mine([nn.Parameter(torch.ones(2, 2))], lr=0.1)
-    mine.load_state_dict(Lion([nn.Parameter(torch.ones(2, 2))], lr=0.2).state_dict())
-    assert mine.param_groups[0]["lr"] == 0.2
-    assert "optimizer" not in mine.param_groups[0]
 
 
 def test_numpy_numbers_load_with_weights_only() -> None:

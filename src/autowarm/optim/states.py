@@ -128,15 +128,10 @@ class Saved(Optimizer):
         """Add to a state what `check_state_dict` compares, as text and numbers."""
         for group in state["param_groups"]:
             count = sum(any(name in state["state"].get(i, ()) for name in self._keeps(group)) for i in group["params"])
-            group |= {"geometry": repr(group["geometry"]), "optimizer": self._kind, "kept": count}
+            group |= {"geometry": repr(group["geometry"]), "kept": count}
             group.update(plain_numbers(group))
         if self._outliers.history is not None:
             state["param_groups"][0]["gradient_norms"] = self._outliers.history.clone()
-
-    @property
-    def _kind(self) -> str:
-        """The name of our class; a user's subclass counts as the class that it extends."""
-        return next(cls.__name__ for cls in type(self).__mro__ if cls.__module__.startswith("autowarm."))
 
     def _keeps(self, group: dict[str, Any]) -> tuple[str, ...]:
         """Names of what is kept of each tensor of a group that has been updated."""
@@ -151,8 +146,8 @@ class Saved(Optimizer):
 
         Raises:
             ValueError: this is not an optimizer's state, its tensors have other names, order or groups, a group
-                has another geometry (the message lists the differences), the state is another of our optimizers', an
-                option is out of range, or a momentum is missing, has a different shape or is not finite.
+                has another geometry (the message lists the differences), an option is out of range, or a momentum is
+                missing, has a different shape or is not finite.
         """
         geometries = [group["geometry"] for group in self.param_groups]  # a state has their text only
         given: dict[str, Any] = {}  # what the user's hooks make of the state
@@ -174,8 +169,7 @@ class Saved(Optimizer):
                 for name in given["state"].get(i, {}).keys() & set(rule.entries):
                     self.state[p][name] = rule.loaded(group, p, name, given["state"][i][name])
             group["geometry"] = geometry
-            for name in ("optimizer", "kept"):
-                group.pop(name, None)
+            group.pop("kept", None)
             if (norms := group.pop("gradient_norms", None)) is not None:
                 self._outliers.history = norms.to(group["params"][0].device, copy=True)  # the caller's stays as it is
             elif group is self.param_groups[0] and self._outliers.history is not None:
@@ -192,10 +186,7 @@ class Saved(Optimizer):
                 f"the saved optimizer has other parameter groups: {len(saved)} saved ({then}), {len(geometries)} here "
                 f"({now}). If they differ in the output layer, choose it with heads= of Muon.from_model, [] for none"
             )
-        # Whose state it is: class, geometries, options, entries
-        for was in saved:
-            if was.get("optimizer", self._kind) != self._kind:
-                raise ValueError(f"the saved optimizer is {was['optimizer']}, and this one is {self._kind}")
+        # Whose state it is: geometries, options, entries
         differ = [
             f"group {i}: saved {was.get('geometry')}, here {now!r}"
             for i, (was, now) in enumerate(zip(saved, geometries, strict=True))

@@ -69,12 +69,10 @@ def ours(opt: Optimizer) -> dict[int, str]:
 
 
 NO_NUMBERS = [("1e-3", "'1e-3'"), (None, "None"), (math.nan, "nan"), (math.inf, "inf"), ({}, "{}")]
-BEYOND = {"momentum": 1.0, "adamw_eps": -1.0, "betas": (0.9, 1.0), "adamw_betas": (0.9, 1.0)}
-NOR_PAIRS = ["0.5", None, math.nan, (0.9,), (0.9, "0.99"), torch.zeros(2)]
 WRONG = [
     *((name, value, words) for name in ("lr", "weight_decay") for value, words in NO_NUMBERS),
-    *((name, value, "") for name in BEYOND for value in (BEYOND[name], *NOR_PAIRS)),
-    *((name, 0.5 if isinstance(BEYOND[name], tuple) else (0.5, 0.5), "") for name in BEYOND),
+    *((name, value, "") for name in ("momentum", "adamw_eps") for value in (-1.0, math.inf, "0.5", None, (0.5, 0.5))),
+    *((name, value, "") for name in ("betas", "adamw_betas") for value in ((0.9, 1.0), 0.5, (0.9,), (0.9, "0.99"))),
 ]
 
 

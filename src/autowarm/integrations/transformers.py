@@ -266,10 +266,11 @@ def _warn_of_replaced_settings(args: Any, warned: set[str]) -> None:
 def _optimizer_by_name(name: str, args: Any) -> tuple[Callable[[], Callable[..., Optimizer]], dict[str, Any]]:
     """One of our optimizers as Trainer's ``optimizer_cls_and_kwargs``, from its rate, decay and ``optim_args``."""
     key = str(name).lower()
+    if isinstance(name, Optimizer):
+        raise TypeError(f"optim is a name, got a {type(name).__name__}: pass optimizers=(optimizer, None)")
     if key not in _OPTIMIZERS:
         raise ValueError(
-            f"no optimizer is called {name!r}: use one of {sorted(_OPTIMIZERS)}, or leave optim out and set args.optim "
-            "or optimizers=(optimizer, None)"
+            f"no optimizer is called {name!r}: use one of {sorted(_OPTIMIZERS)}, or leave optim out and set args.optim"
         )
     options = {"lr": args.learning_rate, "weight_decay": args.weight_decay, **_options_in(args.optim_args)}
     # Trainer calls a factory first without arguments, then with the model.

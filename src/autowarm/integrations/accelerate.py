@@ -73,14 +73,17 @@ class WarmupScheduler(AdaptiveWarmup):
         self._end_of_warmup = EndOfWarmup()
         accelerator.prepare(self)
 
-    def step(self, loss: Tensor | float | None = None, weight: float = 1.0) -> None:
+    def step(
+        self, loss: Tensor | float | None = None, weight: float = 1.0, *, metrics: Tensor | float | None = None
+    ) -> None:
         """Observe a micro-batch's loss; after an update, set the rates of the next one.
 
         Args:
             loss: the loss that ``accelerator.backward`` was given, see `AdaptiveWarmup.observe`.
             weight: the number of tokens or samples in it.
+            metrics: another name for ``loss``.
         """
-        if loss is not None:
+        if (loss := metrics if loss is None else loss) is not None:
             self.observe(loss, weight)
         if not self._accelerator.sync_gradients:
             return

@@ -29,7 +29,7 @@ USERS = {
 
 # By what a run asks for, where it can stand: as a mark, or in the name of a fixture that has it.
 RARE = {
-    "long and not generated": re.compile(r"mark\.(long|generated)\b|_launcher\b|\b(two_processes|accelerated)\b"),
+    "long and not generated": re.compile(r"mark\.(long|generated)\b|_launcher\b|\bon_two_processes\b"),
     "generated": re.compile(r"mark\.generated\b"),
 }
 

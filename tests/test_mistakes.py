@@ -27,7 +27,6 @@ LENGTHS = ["warmup_steps", "num_warmup_steps", "warmup_ratio", "warmup_iters", "
 NO_LENGTH = "{} has no {}: the warm-up sets its own length, and AdaptiveWarmup's max_warmup= limits it"
 OUR_OPTIMIZERS = ["Muon", "Lion", "SignSGD", "NormSGD"]
 NO_MODEL = "pass the model, not its parameters: a torch.nn.Module is needed, got a "
-A_TEXT = "is text: YAML reads 1e-3 as a string"
 
 API = {
     "AdaptiveWarmup()": "'optimizer' and 'total_steps'",
@@ -146,21 +145,15 @@ API = {
     "sched.load_state_dict(opt.state_dict())": "AdaptiveWarmup|param_groups",
     "sched.load_state_dict(None)": "NoneType, not a dictionary",
     "Muon(net)": "Muon.from_model(model",
-    'Muon(net.parameters(), lr="1e-3")': "is text|float('1e-3')",
+    'Muon(net.parameters(), lr="1e-3")': "lr must be positive and finite, got '1e-3'",
     "Muon(net.parameters(), 1e-3)": "Muon.from_model(model)",
     "Muon.from_model(net.parameters(), lr=1e-3)": "pass the model",
     **{f"{name}.from_model(net.named_parameters(), lr=1e-3)": NO_MODEL for name in OUR_OPTIMIZERS},
     **{f"Lion.from_model({given}, lr=1e-3)": NO_MODEL for given in ("[*net.parameters()]", "net.state_dict()", "net[0].weight", "Muon")},
-    **{
-        f"{name}.from_model(net, {arg}='1e-3')": f"{arg}='1e-3' {A_TEXT}"
-        for name in OUR_OPTIMIZERS
-        for arg in ("lr", "weight_decay")
-    },
-    **{f"{name}([{{'params': [net[0].weight], 'lr': '1E-4'}}], lr=0.1)": A_TEXT for name in OUR_OPTIMIZERS},
-    "Lion(net.parameters(), lr='nan')": f"lr='nan' {A_TEXT}",
-    "Muon.from_model(net, adamw_betas=('0.9', '0.99'))": f"adamw_betas=|{A_TEXT}",
+    **{f"{name}.from_model(net, weight_decay='1e-3')": "weight_decay must be finite|got '1e-3'" for name in OUR_OPTIMIZERS},
+    "Muon.from_model(net, adamw_betas=('0.9', '0.99'))": "adamw_betas must be two numbers",
     "Muon.from_model(net, lr=1e-3, betas=(0.9, 0.95))": "adamw_betas",
-    "Muon.from_model(net, lr=1e-3, ns_steps=5)": "use steps",
+    "Muon.from_model(net, lr=1e-3, ns_steps=5)": "no option 'ns_steps'|steps",
     "Muon([], lr=1e-3)": "empty parameter list",
     "Muon([net[0].bias], lr=1e-3)": "Muon orthogonalises matrices|Muon.from_model(model)",
     "Muon.from_model(net, lr=1e-3, heads=net)": "heads takes regular expressions for names, got Sequential( (0)",
@@ -187,7 +180,7 @@ API = {
     "WarmupTrainer(net, args(folder), optimizers=(opt, torch.optim.lr_scheduler.StepLR(opt, 3)))": "StepLR|optimizers=(optimizer, None)|AdaptiveWarmup(optimizer, steps)",
     'WarmupTrainer(net, args(folder), warmup={"target_los": 3.0})': "target_los|do you mean target_loss?",
     "WarmupTrainer(net, args(folder), optim=opt)": "optim is a name, got a Muon: pass optimizers=(optimizer, None)",
-    'WarmupTrainer(net, args(folder), optim="adamw")': "or leave optim out, and args.optim holds",
+    'WarmupTrainer(net, args(folder), optim="adamw")': "or leave optim out and set args.optim",
     'WarmupTrainer(net, args(folder), optim="muon", optimizers=(opt, None))': "give one of them",
     'WarmupTrainer(net, args(folder), optimizers=(opt, sched), warmup={"decay": "wsd"})': "warmup= and a scheduler were given: pass the options to AdaptiveWarmup",
     'WarmupTrainer(net, args(folder, optim_args="momentum"), optim="muon")': "optim_args='momentum' must read like",
@@ -235,9 +228,7 @@ API = {
     "fit([1, 2, math.nan], [1, 2, 3])": "finite",
     "fit([1, 2, 2], [1, 2, 3])": "more than 2 different gaps",
     "fit([1, 2, 3], [1, 2, 3], 'cubic')": "unknown model 'cubic'",
-    "fit([-1, 2, 3, 4], [1, 2, 3, 4], 'assumption')": "gaps above 0",
-    "fit([1, 2, 3], [1, 2, 3], 'linear', rho=2)": "'linear' has none to set",
-    "fit([1, 2, 3], [1, 2, 3], 'power', rho=-1)": "rho must be positive",
+    "fit([0, 2, 3, 4], [1, 2, 3, 4], 'power')": "gaps above 0",
     "Probe(net, opt, every=0)": "every must be at least 1",
     **{f"theory.Smoothness({given})": words for given, words in {
         "2.0, -1.0, 0.0, 1.0": "K0", "2.0, 1.0, -1.0, 1.0": "K1", "2.0, 1.0, 0.0, math.inf": "K_rho",

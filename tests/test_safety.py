@@ -82,18 +82,10 @@ def test_no_module_turns_data_into_code_or_imports_pickle_or_the_network(path: P
     assert not imported & NETWORK or name_of(path) in ASKED
 
 
-def test_the_scan_would_find_them() -> None:
-    for line in ("torch.load(f)", "torch.load(f, weights_only=False)", "eval(text)", "yaml.load(f, Loader=L)"):
-        (name, call), *_ = calls(ast.parse(line))
-        assert name in FORBIDDEN or keyword(call, "weights_only") != "True"
-
-
 CODE = [
-    '!!python/object/apply:os.system ["touch sprung"]', '!!python/object/apply:pathlib.Path.touch [sprung]',
-    "{class_path: trap.Trap, init_args: {file: sprung}}", "{a: {class_path: trap.Trap, init_args: {file: sprung}}}",
-    "[{class_path: trap.Trap, init_args: {file: sprung}}]", "trap.Trap", "{class_path: trap.spring, init_args: {}}",
-    "__import__('os').system('touch sprung')", "${oc.env:HOME}", "!!python/name:os.system ''", "{{ 7 * 7 }}",
-    '{a: !!python/object/apply:os.system ["touch sprung"]}',
+    '!!python/object/apply:os.system ["touch sprung"]', "{class_path: trap.Trap, init_args: {file: sprung}}",
+    "{a: {class_path: trap.Trap, init_args: {file: sprung}}}", "trap.Trap", "{class_path: trap.spring, init_args: {}}",
+    "__import__('os').system('touch sprung')", "${oc.env:HOME}", '{a: !!python/object/apply:os.system ["touch it"]}',
 ]  # fmt: skip
 
 

@@ -1,8 +1,5 @@
-"""Two processes: forked, which takes a moment, and in the long tests by the launcher people use."""
+"""Two forked processes, and an Accelerate without a past."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,50 +8,19 @@ import pytest
 
 from tests.programs import Launcher, free_port, results
 
-HERE, ROOT = Path(__file__).parent / "ranks", Path(__file__).parents[2]
-# Without MPI `--cpu` starts one process, whatever the number. `--multi_gpu` starts two; the script asks for CPUs.
-LAUNCH = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
-          "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port"]  # fmt: skip
-
-
-class TwoProcesses:
-    """Runs the scripts in `ranks` on two processes."""
-
-    def __init__(self, launcher: Callable[[], Launcher]) -> None:
-        self._launcher = launcher
-
-    def run(self, script: str, folder: Path, by: str) -> list[dict[str, Any]]:
-        """What each of them wrote.
-
-        Args:
-            script: which.
-            folder: where they write it.
-            by: "forked", "accelerate launch", or "itself", for a script whose trainer starts the second process.
-        """
-        port = free_port()
-        if by == "forked":
-            self._launcher().run_ranks(2, [HERE / script, folder], port)
-        else:
-            launch = [] if by == "itself" else [*LAUNCH, str(port)]
-            path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-            environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-            command = [sys.executable, *launch, str(HERE / script), str(folder)]
-            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200)
-            assert done.returncode == 0, done.stderr[-6000:]
-        return results(folder)
+HERE = Path(__file__).parent / "ranks"
+OnTwo = Callable[[str, Path], list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="session")
-def two_processes(request: pytest.FixtureRequest) -> TwoProcesses:
-    return TwoProcesses(lambda: request.getfixturevalue("trainer_launcher"))  # which imports trainers for seconds
+def on_two_processes(trainer_launcher: Launcher) -> OnTwo:
+    """Runs a script in `ranks` on two processes, which write into a folder; returns what each of them wrote."""
 
+    def run(script: str, folder: Path) -> list[dict[str, Any]]:
+        trainer_launcher.run_ranks(2, [HERE / script, folder], free_port())
+        return results(folder)
 
-@pytest.fixture(scope="session", params=["forked", pytest.param("accelerate launch", marks=pytest.mark.long)])
-def accelerated(
-    request: pytest.FixtureRequest, two_processes: TwoProcesses, tmp_path_factory: pytest.TempPathFactory
-) -> list[dict[str, Any]]:
-    """What each process saw of ``accelerated.py``, which serves every test of Trainer and Accelerate on two."""
-    return two_processes.run("accelerated.py", tmp_path_factory.mktemp("accelerated"), request.param)
+    return run
 
 
 @pytest.fixture

@@ -1,16 +1,14 @@
 """Accelerate: updates are counted once, whatever the number of processes and of micro-batches."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
 from torch import nn
 
-from autowarm import AdaptiveWarmup, Lion, Muon, find_rate
+from autowarm import AdaptiveWarmup, Lion, Muon
 from autowarm.integrations.accelerate import WarmupScheduler
 
 from .plain import accelerated
@@ -81,30 +79,3 @@ def test_a_plain_scheduler_needs_no_plug_in_and_is_left_alone_by_prepare(prepare
     accelerator.load_state(str(tmp_path / "half"))
     assert sched.last_epoch == STEPS // 2
     assert sched.get_last_lr() == at_half
-
-
-# The rate search: Lightning and transformers give it their model, an optimizer and a closure, as a plain loop does
-
-
-def batches_of(model: nn.Module, backward: Callable[[torch.Tensor], Any]) -> Callable[[], torch.Tensor]:
-    """A closure that goes on to the next batch."""
-    numbers = iter(range(100))
-
-    def closure() -> torch.Tensor:
-        loss = micro_loss(model, next(numbers))
-        backward(loss)
-        return loss
-
-    return closure
-
-
-def test_find_rate_with_accelerates_optimizer_and_backward_is_a_plain_loops() -> None:
-    plain = make_model()
-    expected = find_rate(plain, Muon.from_model(plain, lr=LR), batches_of(plain, torch.Tensor.backward), steps=60)
-    accelerator, bare = Accelerator(cpu=True), make_model()
-    model, opt = accelerator.prepare(bare, Muon.from_model(bare, lr=LR))
-    before = [tensor.clone() for tensor in bare.state_dict().values()]
-    found = find_rate(bare, opt, batches_of(model, accelerator.backward), steps=60)
-    # As far as rates are small: at high ones rounding in another order grows.
-    np.testing.assert_allclose(found.losses[:25], expected.losses[:25], rtol=1e-3)
-    assert all(map(torch.equal, bare.state_dict().values(), before))

@@ -12,11 +12,9 @@ from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
-from autowarm.schedule import Calibration
 
 from . import test_lightning as for_lightning
 from . import test_transformers as for_transformers
-from .plain import rates_of as plain_rates
 from .test_docs import block
 
 STEPS, LR = 12, 0.02
@@ -66,19 +64,14 @@ def patient() -> Any:
     return block("DecayThenStop", "transformers")["DecayThenStop"](5, early_stopping_patience=1)
 
 
-OPEN_OR_SHORTER = pytest.mark.parametrize("total", [None, STEPS - 2], ids=["open end", "shorter"])
-
-
-@OPEN_OR_SHORTER
-def test_a_trainer_that_would_stop_decays_first(total: int | None, tmp_path: Path) -> None:
-    class Planned(for_transformers.Mixed):
+def test_a_trainer_that_would_stop_decays_first(tmp_path: Path) -> None:
+    class Open(for_transformers.Mixed):
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-            self.lr_scheduler = self.lr_scheduler or AdaptiveWarmup(self.optimizer, total, decay="wso", max_warmup=6)
+            self.lr_scheduler = self.lr_scheduler or AdaptiveWarmup(self.optimizer, None, decay="wso", max_warmup=6)
             return self.lr_scheduler
 
-    def train(resume: str | None = None, *, restore: bool = False) -> tuple[int, list[float]]:
-        options = STOPS_EARLY | {"restore_callback_states_from_checkpoint": restore}
-        trainer = make_trainer(Planned, tmp_path, callbacks=[patient()], **options)
+    def train(resume: str | None = None) -> tuple[int, list[float]]:
+        trainer = make_trainer(Open, tmp_path, callbacks=[patient()], **STOPS_EARLY)
         trainer.train(resume_from_checkpoint=resume)
         return trainer.state.global_step, rates_of(trainer, "learning_rate")
 
@@ -87,8 +80,7 @@ def test_a_trainer_that_would_stop_decays_first(total: int | None, tmp_path: Pat
     assert rates[3] < rates[4]  # the warm-up, as far as it got
     assert rates[4:] == sorted(rates[4:], reverse=True)
     assert rates[-1] < 0.2 * rates[4]
-    for restore in (False, True) if total is None else (False,):
-        assert train(str(tmp_path / "checkpoint-6"), restore=restore) == (made, rates)
+    assert train(str(tmp_path / "checkpoint-6")) == (made, rates)
 
 
 # Lightning
@@ -115,28 +107,9 @@ def would_stop() -> Any:
     return decay_then_stop(5, monitor="train_loss", mode="max", patience=1, min_delta=1e9)
 
 
-@pytest.mark.parametrize("epoch", [0, 2], ids=["in warm-up", "finished"])
-def test_lightning_goes_on_for_longer_with_one_warning(epoch: int, tmp_path: Path) -> None:
-    whole = fit(tmp_path, keep_all(tmp_path), epochs=3)
-    with pytest.warns(UserWarning, match="is loaded for total_steps=24") as caught:
-        longer = fit(tmp_path, epochs=6, resume=tmp_path / f"epoch={epoch}.ckpt")
-    assert sum("total_steps=12 " in str(one.message) for one in caught) == 1
-    assert (longer.sched.total_steps, longer.sched.last_epoch) == (24, 24)
-    # As in a plain loop that is extended there.
-    done, losses = 4 * (epoch + 1), whole.losses + longer.losses
-    opt = Lion([nn.Parameter(torch.zeros(4, 4))], lr=LR)
-    sched = AdaptiveWarmup(opt, STEPS, calibration=Calibration("spectral", kappa=whole.sched._settings["kappa"]))
-    rates = plain_rates(sched, [[(loss, 1)] for loss in losses[:done]])
-    sched.extend(24)
-    rates += plain_rates(sched, [[(loss, 1)] for loss in longer.losses])
-    assert whole.rates[:done] + longer.rates == rates
-
-
-@OPEN_OR_SHORTER
-@pytest.mark.filterwarnings("ignore:the trainer will make 24 more updates")
-def test_lightning_that_would_stop_decays_first(total: int | None, tmp_path: Path) -> None:
+def test_lightning_that_would_stop_decays_first(tmp_path: Path) -> None:
     def rates_from(resume: Path | None = None) -> list[float]:
-        module = for_lightning.Module(total and 2 * total, decay="wso", max_warmup=12)  # of 24 updates
+        module = for_lightning.Module(None, decay="wso", max_warmup=12)  # of 24 updates
         return fit(tmp_path, would_stop(), keep_all(tmp_path), epochs=6, resume=resume, module=module).rates
 
     rates = rates_from()

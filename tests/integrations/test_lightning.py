@@ -15,7 +15,7 @@ from autowarm import AdaptiveWarmup, Lion
 from autowarm.integrations.lightning import WarmupCallback, pl, scheduler_config
 from autowarm.optim import Together
 
-from .plain import rates_of, train
+from .plain import train
 
 STEPS, LR, EPOCH = 12, 0.02, 12
 
@@ -36,10 +36,10 @@ def make_parts() -> tuple[nn.Module, Together]:
 class Module(pl.LightningModule):
     """Its schedule is planned over the run, unless another number of updates is given."""
 
-    def __init__(self, plan: int | str | None = "run", monitor: str | None = None, **options: Any) -> None:
+    def __init__(self, plan: int | str | None = "run", **options: Any) -> None:
         super().__init__()
         self.net, self.opt = make_parts()
-        self.plan, self.monitor, self.options = plan, monitor, options
+        self.plan, self.options = plan, options
         self.rates: list[float] = []
         self.losses: list[float] = []
 
@@ -52,7 +52,7 @@ class Module(pl.LightningModule):
     def configure_optimizers(self) -> dict[str, Any]:
         plan = self.trainer.estimated_stepping_batches if self.plan == "run" else self.plan
         self.sched = AdaptiveWarmup(self.opt, plan, **self.options)
-        return {"optimizer": self.opt, "lr_scheduler": scheduler_config(self.sched, self.monitor)}
+        return {"optimizer": self.opt, "lr_scheduler": scheduler_config(self.sched)}
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         self.rates.append(optimizer.param_groups[0]["lr"])
@@ -85,35 +85,15 @@ def test_the_rates_and_weights_are_a_plain_loops(accumulation: int, tmp_path: Pa
         assert all(torch.equal(a, b) for a, b in zip(resumed.net.parameters(), net.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("start", [1, 3])
-def test_a_run_resumes_in_its_weight_averaging(start: int, tmp_path: Path) -> None:
-    def averaged(resume: Path | None = None) -> Module:
-        module, every = Module(), ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
-        averaging = StochasticWeightAveraging(swa_lrs=0.5 * LR, swa_epoch_start=start, annealing_epochs=2)
-        options = {"max_steps": -1, "max_epochs": 6, "limit_train_batches": 2}
-        fit(module, tmp_path, averaging, WarmupCallback(), every, resume=resume, **options)
-        return module
-
-    whole = averaged()
-    resumed = averaged(tmp_path / "epoch=3.ckpt")
-    assert resumed.rates == whole.rates[8:]
-    assert whole.rates[-1] == 0.5 * LR
-    assert all(torch.equal(a, b) for a, b in zip(resumed.net.parameters(), whole.net.parameters(), strict=True))
+def test_weights_are_averaged_at_a_rate_of_their_own(tmp_path: Path) -> None:
+    averaging = StochasticWeightAveraging(swa_lrs=0.5 * LR, swa_epoch_start=1, annealing_epochs=2)
+    options = {"max_steps": -1, "max_epochs": 6, "limit_train_batches": 2}
+    fit(module := Module(), tmp_path, averaging, WarmupCallback(), **options)
+    assert module.rates[-1] == 0.5 * LR
 
 
-def test_reduce_on_plateau_hands_over_the_logged_loss(tmp_path: Path) -> None:
-    module = Module(monitor="train_loss")
-    whole_epochs = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
-    fit(module, tmp_path, whole_epochs, limit_train_batches=4)
-    rates = rates_of(AdaptiveWarmup(make_parts()[1], STEPS), [[(loss, 1)] for loss in module.losses])
-    assert module.rates == rates
-    resumed = Module(monitor="train_loss")
-    fit(resumed, tmp_path, resume=tmp_path / "epoch=0.ckpt", limit_train_batches=4)
-    assert resumed.rates == rates[4:]
-
-
-@pytest.mark.parametrize(("trials", "tensor"), [(20, True), (37, False)])
-def test_the_rate_that_lightnings_finder_suggests_is_the_peak(trials: int, tensor: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tensor", [True, False])
+def test_the_rate_that_lightnings_finder_suggests_is_the_peak(tensor: bool, tmp_path: Path) -> None:
     class Searching(Module):
         lr = LR
 
@@ -122,7 +102,7 @@ def test_the_rate_that_lightnings_finder_suggests_is_the_peak(trials: int, tenso
             return super().configure_optimizers()
 
     torch.manual_seed(0)
-    module, finder = Searching(), LearningRateFinder(num_training_steps=trials)
+    module, finder = Searching(), LearningRateFinder(num_training_steps=20)
     with warnings.catch_warnings(record=True, action="always") as heard:
         fit(module, tmp_path, finder, WarmupCallback())
     suggested = finder.optimal_lr.suggestion()
@@ -152,8 +132,12 @@ def test_weights_and_scalers() -> None:
 
 
 def test_misuse(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="got interval='step', frequency=1, reduce_on_plateau=True: return"):
-        fit(Module(monitor="train_loss"), tmp_path, WarmupCallback(), enable_checkpointing=False)
+    class EachEpoch(Module):
+        def configure_optimizers(self) -> Any:
+            return super().configure_optimizers() | {"lr_scheduler": self.sched}
+
+    with pytest.raises(ValueError, match="got interval='epoch', frequency=1, reduce_on_plateau=False: return"):
+        fit(EachEpoch(), tmp_path, WarmupCallback(), enable_checkpointing=False)
 
     class Without(Module):
         def configure_optimizers(self) -> Any:

@@ -115,15 +115,13 @@ def test_the_rates_and_weights_are_a_plain_loops(
 
 
 def test_optimizers_by_name(tmp_path: Path) -> None:
-    model = make_model()
     for name, kind in {"muon": Muon, "Lion": Lion, "signsgd": SignSGD, "normsgd": NormSGD}.items():
         args = make_args(tmp_path, optim_args="momentum=0.8" if name != "Lion" else "betas=(0.8, 0.9)")
-        opt = WarmupTrainer(model, args, optim=name).create_optimizer()
+        opt = WarmupTrainer(make_model(), args, optim=name).create_optimizer()
         assert type(opt) is kind
-        assert opt.param_groups[0]["lr"] == LR
-        assert opt.param_groups[0]["weight_decay"] == 0.0
+        assert (opt.param_groups[0]["lr"], opt.param_groups[0]["weight_decay"]) == (LR, 0.0)
     args = make_args(tmp_path, optim_args="method='newton-schulz', steps=3", weight_decay=0.1)
-    group = WarmupTrainer(model, args, optim="muon").create_optimizer().param_groups[0]
+    group = WarmupTrainer(make_model(), args, optim="muon").create_optimizer().param_groups[0]
     assert (group["geometry"].method, group["geometry"].steps, group["weight_decay"]) == ("newton-schulz", 3, 0.1)
 
 
@@ -150,16 +148,16 @@ def test_the_chance_loss_is_that_of_the_vocabulary_unless_set_or_not_known(
 
 
 def test_each_setting_that_is_not_used_is_named_once(tmp_path: Path) -> None:
-    given = {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 2.0}, "warmup_steps": 5}
-    for used in ({}, *({name: value} for name, value in given.items()), given):
-        with warnings.catch_warnings(record=True, action="always") as caught:
-            trainer = WarmupTrainer(make_model(), make_args(tmp_path, **used), optim="muon")
-            for _ in range(2):
-                trainer.create_optimizer_and_scheduler(STEPS)
-        unused = {str(one.message).partition(" is not used: ")[0]: one.filename for one in caught
-                  if "is not used" in str(one.message)}  # fmt: skip
-        assert unused.keys() == {f"{name}={value!r}" for name, value in used.items()}
-        assert {*unused.values()} <= {__file__}  # they point at the line that made the trainer
+    used = {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 2.0}, "warmup_steps": 5}
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        trainer = WarmupTrainer(make_model(), make_args(tmp_path, **used), optim="muon")
+        for _ in range(2):
+            trainer.create_optimizer_and_scheduler(STEPS)
+    unused = [one for one in caught if "is not used" in str(one.message)]
+    named = {str(one.message).partition(" is not used: ")[0] for one in unused}
+    assert named == {f"{name}={value!r}" for name, value in used.items()}
+    assert len(unused) == 3
+    assert {one.filename for one in unused} == {__file__}  # they point at the line that made the trainer
 
 
 def test_each_trial_of_a_search_trains_with_the_values_that_it_tries(tmp_path: Path) -> None:

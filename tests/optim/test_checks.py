@@ -68,14 +68,11 @@ def ours(opt: Optimizer) -> dict[int, str]:
     return {i: f"{type(opt).__name__}: group {i}" for i in range(len(opt.param_groups))} if isinstance(opt, LMO) else {}
 
 
-NO_NUMBERS = [("1e-3", "float('1e-3')"), (None, "None"), (math.nan, "nan"), (math.inf, "inf"), ([0.1, "1e-3"], "text"),
-              ({}, "{}")]  # fmt: skip
-BEYOND = {"momentum": 1.0, "adamw_eps": -1.0, "betas": (0.9, 1.0), "adamw_betas": (0.9, 1.0)}
-NOR_PAIRS = ["0.5", None, math.nan, (0.9,), (0.9, "0.99"), torch.zeros(2)]
+NO_NUMBERS = [("1e-3", "'1e-3'"), (None, "None"), (math.nan, "nan"), (math.inf, "inf"), ({}, "{}")]
 WRONG = [
     *((name, value, words) for name in ("lr", "weight_decay") for value, words in NO_NUMBERS),
-    *((name, value, "") for name in BEYOND for value in (BEYOND[name], *NOR_PAIRS)),
-    *((name, 0.5 if isinstance(BEYOND[name], tuple) else (0.5, 0.5), "") for name in BEYOND),
+    *((name, value, "") for name in ("momentum", "adamw_eps") for value in (-1.0, math.inf, "0.5", None, (0.5, 0.5))),
+    *((name, value, "") for name in ("betas", "adamw_betas") for value in ((0.9, 1.0), 0.5, (0.9,), (0.9, "0.99"))),
 ]
 
 
@@ -111,15 +108,6 @@ def test_any_kind_of_number_is_a_rate(make: Make, rate: Any) -> None:
     before = [p.detach().clone() for p in model.parameters()]
     opt.step()
     assert not rate or not all(map(torch.equal, model.parameters(), before))
-
-
-def test_the_value_of_a_tensor_is_not_read() -> None:
-    model = a_model()
-    opt = Lion.from_model(model, lr=0.1)
-    opt.param_groups[1] |= {"lr": torch.empty((), device="meta")}  # to read it is an error
-    opt.param_groups[1]["params"][0].grad = torch.ones(4).to_sparse()
-    with unmoved(model.parameters()), pytest.raises(ValueError, match="is sparse"):
-        opt.step()
 
 
 @each("last", [False, True])

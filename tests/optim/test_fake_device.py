@@ -9,9 +9,6 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from autowarm import LMO, Lion, Muon, SignSGD
-from autowarm.optim.step.adamw import AdamW
-from autowarm.optim.step.plan import Plans
-from autowarm.optim.step.update import Update
 from tests.optim.fake_device import LLAMA_1B, LLAMA_8B, LLAMA_124M, eight_ranks, fake_parameters, fake_shards, watched
 from tests.optim.makers import CLASSES, EVERY
 
@@ -154,12 +151,3 @@ def test_stacks_of_both_orientations_are_joined_where_that_saves_one():
         joined = step_of(Muon(fake_parameters(shapes), lr=0.1))
         alone = step_of(Muon(fake_parameters(shapes[:4]), lr=0.1))
     assert joined.operators.count("aten::bmm") == alone.operators.count("aten::bmm")
-
-
-def test_other_accelerators_have_the_fused_adamw_too():
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        xs, gs, ms, vs = ([torch.empty(4, 3, device="xpu:0")] for _ in range(4))
-        group = {"lr": 0.1, "adamw_betas": (0.9, 0.99), "adamw_eps": 1e-8, "weight_decay": 0.1, "capturable": False}
-        update = Update(group, xs, gs, [ms, vs, [torch.zeros((), device="xpu:0")]])
-        step = watched(lambda: AdamW().update_(update, Plans()))
-    assert "aten::_fused_adamw_" in step.operators

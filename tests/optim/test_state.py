@@ -6,8 +6,6 @@ import math
 import pickle
 import re
 from collections.abc import Callable
-from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.optim import Optimizer
 
-from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
+from autowarm import Lion, Muon
 from autowarm.optim import Together
 from tests.cases import each
 from tests.optim.makers import ALL, EVERY, Make, nothing_taken, together
@@ -56,29 +54,26 @@ def trained(make: Make) -> Optimizer:
     return opt
 
 
-def saved_and_loaded(what: Any, **how: Any) -> Any:
+def saved_and_loaded(what: Any) -> Any:
     file = io.BytesIO()
     torch.save(what, file)
     file.seek(0)
-    return torch.load(file, **how)
+    return torch.load(file, weights_only=True)
 
 
-def loaded_anew(make: Make, lr: Any, model: nn.Module, opt: Optimizer, mode: Callable = nullcontext) -> Any:
+def loaded_anew(make: Make, lr: Any, model: nn.Module, opt: Optimizer) -> Any:
     other = a_model()
     other_opt = make(other, lr)
     states = saved_and_loaded((model.state_dict(), opt.state_dict()))
-    with mode():
-        for one, state in zip((other, other_opt), states, strict=True):
-            one.load_state_dict(state)
+    for one, state in zip((other, other_opt), states, strict=True):
+        one.load_state_dict(state)
     return other, other_opt
 
 
 COPIES: dict[str, Callable[..., Any]] = {
     "copy": lambda make, lr, *pair: copy.deepcopy(pair),
     "pickle": lambda make, lr, *pair: pickle.loads(pickle.dumps(pair)),
-    "save": lambda make, lr, *pair: saved_and_loaded(pair, weights_only=False),
     "state": loaded_anew,
-    "state, in inference mode": partial(loaded_anew, mode=torch.inference_mode),
 }
 
 
@@ -86,8 +81,6 @@ COPIES: dict[str, Callable[..., Any]] = {
 @each("how", COPIES)
 @each("lr", [lambda: 0.02, lambda: torch.tensor(0.02)])
 def test_a_copy_goes_on_to_the_same_bits(make: Make, how: str, lr: Callable) -> None:
-    if make is together and "inference" in how:
-        return  # PyTorch's optimizers load tensors of the mode that they are in
     model = a_model()
     opt = make(model, lr())
     train(model, opt, range(3))
@@ -128,13 +121,7 @@ BAD_STATES = {
     "momentum_buffer of tensor 0 is not finite": lambda s: with_momentum(s, torch.full((8, 6), math.nan)),
     "needs a dictionary with state and param_groups, got ['losses']": lambda s: {"losses": [1.0]},
     "needs a dictionary with state and param_groups, got list": lambda s: [s],
-    "needs a dictionary with state and param_groups, got str": lambda s: "checkpoint.pt",
-    "got {'state': 'list', 'param_groups': 'list'}, of which groups have params": lambda s: s | {"state": []},
-    "got {'state': 'dict', 'param_groups': 'NoneType'}": lambda s: s | {"param_groups": None},
-    "the saved state of tensor 0 is a NoneType": lambda s: {**s, "state": {**s["state"], 0: None}},
-    "is a float: dense floating point is needed": lambda s: with_momentum(s, 1.0),
-    "is a tensor of torch.float32, torch.sparse_coo": lambda s: with_momentum(s, torch.ones(8, 6).to_sparse()),
-    "and counts updates": lambda s: {
+    "the saved step of tensor": lambda s: {
         **s,
         "state": {
             i: entries | ({"step": torch.tensor(math.nan)} if "step" in entries else {})
@@ -166,12 +153,9 @@ def lacking(state: State, *names: str, tensors: int | None = None) -> bool:
 # What is taken out of a state, of how many tensors, and what the refusal says.
 CUTS = [
     (("momentum_buffer", "exp_avg", "exp_avg_sq", "step"), None, "lacks the state of "),
-    (("momentum_buffer",), None, "lacks the state of "),
     (("momentum_buffer",), 1, "lacks the state of 1 of "),
-    (("step",), None, "has no step of "),
     (("step",), 1, "has no step of "),
     (("exp_avg_sq",), None, "has no exp_avg_sq of "),
-    (("exp_avg",), 1, "has no exp_avg of "),
 ]
 
 
@@ -182,7 +166,7 @@ def test_what_a_state_lacks_is_named_and_nothing_is_loaded(
 ) -> None:
     whole = trained(make).state_dict()
     if make is together and "momentum_buffer" not in names:
-        says = r"lacks \d+ of the \d+ entries of its state, some of 1.bias"  # which is AdamW's of PyTorch
+        return  # its AdamW, which is PyTorch's, lacks an entry in its next step
     for opt in (make(a_model()), trained(make)):
         state = copy.deepcopy(whole)
         if not lacking(state, *names, tensors=tensors):
@@ -195,40 +179,35 @@ def test_what_a_state_lacks_is_named_and_nothing_is_loaded(
 
 @each("other", [torch.optim.AdamW, torch.optim.Adafactor, torch.optim.RMSprop])
 @each("tensors", [None, 1])
-@each("names", [("step",), ("step", "exp_avg", "exp_avg_sq", "col_var", "square_avg")])
-def test_what_anothers_state_lacks_in_together_is_named(other: type, tensors: int | None, names: tuple) -> None:
+def test_what_anothers_state_lacks_in_together_is_named(other: type, tensors: int | None) -> None:
     model, twin = a_model(), a_model()
     make = lambda m: Together(Lion(m[0].parameters()), Together(other(m[1:].parameters(), lr=0.1)))  # noqa: E731
     both, fresh = make(model), make(twin)
     train(model, both)
     whole = both.state_dict()
     state = copy.deepcopy(whole)
-    assert lacking(state, *names, tensors=tensors)
-    says = r"lacks \d+ of the \d+ entries of its state, some of a parameter of shape"
-    with nothing_taken(fresh, says):
+    entries = [name for kept in state["state"].values() for name in kept if name != "momentum_buffer"]
+    assert lacking(state, *entries, tensors=tensors)
+    with nothing_taken(fresh, r"lacks the state of \d of 6 tensors, such as a parameter of shape"):
         fresh.load_state_dict(state)
     assert not fresh.state
     fresh.load_state_dict(copy.deepcopy(whole))
     assert fresh.state.keys() == set(twin.parameters())
-    assert not any({"entries", "kept"} & group.keys() for group in fresh.param_groups)
-
-
-@every_optimizer
-def test_a_state_from_before_the_first_update_is_whole(make: Make) -> None:
-    for opt in (make(a_model()), trained(make)):
-        opt.load_state_dict(make(a_model()).state_dict())
-        assert not opt.state
+    assert not any("kept" in group for group in fresh.param_groups)
 
 
 @every_optimizer
 def test_tensors_that_were_not_updated_have_no_state_to_lack(make: Make) -> None:
+    for opt in (make(a_model()), trained(make)):  # from before the first update
+        opt.load_state_dict(make(a_model()).state_dict())
+        assert not opt.state
     model = a_model()
     model[3].requires_grad_(False)
     opt, other = make(model), make(a_model())
     train(model, opt, range(1))
     other.load_state_dict(copy.deepcopy(opt.state_dict()))
     assert len(other.state) == len(opt.state) == 5
-    assert not any({"kept", "optimizer"} & group.keys() for group in other.param_groups)
+    assert not any("kept" in group for group in other.param_groups)
 
 
 @each("maker", ["muon", "lion"])
@@ -260,38 +239,18 @@ def test_together_loads_all_or_nothing(maker: str, first: State, second: State, 
 
 
 def test_a_state_from_before_there_was_an_option_takes_the_default() -> None:
-    model = a_model()
-    opt = Muon.from_model(model, lr=0.02)
-    train(model, opt)
+    opt = trained(MAKERS["muon"])
     state = opt.state_dict()
     for group in state["param_groups"]:
         del group["adamw_eps"]
     opt.load_state_dict(state)
     assert all(group["adamw_eps"] == 1e-8 for group in opt.param_groups)
-    train(model, opt)
-
-
-@each(("saved", "cls"), [(Lion, SignSGD), (SignSGD, Lion), (NormSGD, Muon), (Muon, LMO)])
-def test_the_state_of_another_of_our_optimizers_is_refused(saved: type[LMO], cls: type[LMO]) -> None:
-    opt = cls([nn.Parameter(torch.ones(2, 2))])
-    with pytest.raises(ValueError, match=f"is {saved.__name__}, and this one is {cls.__name__}"):
-        opt.load_state_dict(saved([nn.Parameter(torch.ones(2, 2))]).state_dict())
-
-
-def test_a_subclass_of_ones_own_is_still_a_lion() -> None:
-    class Mine(Lion):
-        pass
-
-    mine = Mine([nn.Parameter(torch.ones(2, 2))], lr=0.1)
-    mine.load_state_dict(Lion([nn.Parameter(torch.ones(2, 2))], lr=0.2).state_dict())
-    assert mine.param_groups[0]["lr"] == 0.2
-    assert "optimizer" not in mine.param_groups[0]
 
 
 def test_numpy_numbers_load_with_weights_only() -> None:
     groups = [{"params": [nn.Parameter(torch.ones(2))], "lr": np.float32(0.25), "weight_decay": np.float64(0.5)}]
     opt = Lion(groups, lr=np.float64(0.1), betas=(np.float64(0.9), np.float32(0.5)))
-    [group] = saved_and_loaded(opt.state_dict(), weights_only=True)["param_groups"]
+    [group] = saved_and_loaded(opt.state_dict())["param_groups"]
     assert (group["lr"], group["weight_decay"], group["betas"]) == (0.25, 0.5, (0.9, 0.5))
 
 

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from autowarm import Lion, Muon
-from autowarm.optim import Together
 from tests.cases import each
-from tests.optim.makers import ALL, CLASSES, Make, nothing_taken
+from tests.optim.makers import ALL, Make, nothing_taken
 
 MAKERS: dict[str, Make] = ALL | {
     "muon, blocks": lambda m: Muon.from_model(m, blocks={"b": 2}),
@@ -68,7 +67,7 @@ def goes_on(make: Make, weights: Any, state: Any, order: str = "abc") -> dict[st
 
 
 @every_optimizer
-@each("order", ["acb", "bac", "cba", "abd", "dbc", "xyz"])
+@each("order", ["acb", "bac", "abd", "xyz"])
 def test_layers_in_another_order_or_with_other_names_are_named(make: Make, order: str) -> None:
     try:
         opt = make(a_model(order))
@@ -118,7 +117,7 @@ class Renamed(nn.Module):
 
 
 @every_optimizer
-@each("wrappers", [["module"], ["_orig_mod"], ["_orig_mod", "module"], ["module", "_orig_mod"]])
+@each("wrappers", [["module"], ["_orig_mod"], ["module", "_orig_mod"]])
 @each("wrapped_first", [False, True])
 def test_wrappers_do_not_change_a_name(make: Make, wrappers: list[str], wrapped_first: bool) -> None:
     wrapped = a_model()
@@ -131,33 +130,6 @@ def test_wrappers_do_not_change_a_name(make: Make, wrappers: list[str], wrapped_
         p.data.copy_(q)
     opts[1].load_state_dict(copy.deepcopy(opts[0].state_dict()))
     assert same(train(first, opts[0], range(2, 4)), train(second, opts[1], range(2, 4)))
-
-
-def grouped(cls: Any, groups: Sequence[Sequence[str]]) -> torch.optim.Optimizer:
-    """An optimizer of square matrices of these names, in these groups."""
-    named = [[(name, nn.Parameter(torch.zeros(4, 4))) for name in names] for names in groups]
-    if cls is Together:
-        return Together(*(Lion(own_group, lr=0.1) for own_group in named))
-    return cls([{"params": own_group} for own_group in named], lr=0.1)
-
-
-@pytest.mark.parametrize("cls", [*CLASSES, Together])
-@each(
-    ("then", "now", "moved"),
-    [
-        (("ab", "c"), ("ac", "b"), {"tensor 1 in group 0 was b, and is c", "tensor 0 in group 1 was c, and is b"}),
-        (
-            ("ab", "c"),
-            ("a", "bc"),
-            {"tensor 1 in group 1 was none, and is c"},
-        ),
-        (("a", "b", "cd"), ("b", "a", "cd"), {"tensor 0 in group 0 was a, and is b"}),
-    ],
-)
-def test_tensors_in_other_groups_are_named(cls: type, then: list[str], now: list[str], moved: set[str]) -> None:
-    with nothing_taken(second := grouped(cls, now), "other tensors, or in other places") as error:
-        second.load_state_dict(grouped(cls, then).state_dict())
-    assert all(one in str(error.value) for one in moved)
 
 
 def test_other_heads_and_groups_are_named() -> None:

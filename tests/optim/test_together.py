@@ -9,9 +9,8 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.optim import SGD, AdamW
 
-from autowarm import AdaptiveWarmup, Lion
+from autowarm import AdaptiveWarmup
 from autowarm.optim import Together
-from tests.cases import each
 
 
 def parts() -> tuple[nn.Sequential, Together, AdaptiveWarmup]:
@@ -96,7 +95,6 @@ def test_a_closure_is_called_once_and_a_scaler_can_skip() -> None:
 
 def test_misuse() -> None:
     model, opt, _ = parts()
-    hint = "is made of its optimizers'.*load_state_dict"
     for do, error, message in (
         (Together, ValueError, "at least one"),
         (lambda: Together([opt]), TypeError, r"as in Together\(muon, adamw\), got a list"),
@@ -105,25 +103,7 @@ def test_misuse() -> None:
         (lambda: opt.add_param_group({"params": []}), TypeError, "one of Together's optimizers"),
         (lambda: opt.load_state_dict(Together(AdamW(model.parameters())).state_dict()), ValueError,
          r"saved \[4\], here \[2, 2\]"),
-        (lambda: setattr(opt, "state", {}), AttributeError, f"Together.state {hint}"),
-        (lambda: setattr(opt, "param_groups", []), AttributeError, f"Together.param_groups {hint}"),
+        (lambda: setattr(opt, "param_groups", []), AttributeError, "no setter"),
     ):  # fmt: skip
         with pytest.raises(error, match=message):
             do()
-
-
-@each("place", [0, 1])
-@each("rate", [float, torch.tensor])
-def test_a_group_added_to_either_optimizer_has_its_own_peak(place: int, rate: type) -> None:
-    first, second, late = (nn.Parameter(torch.zeros(4, 4)) for _ in range(3))
-    both = Together(Lion([first], lr=rate(0.02)), Lion([second], lr=rate(0.002)))
-    sched = AdaptiveWarmup(both, total_steps=20)
-    most = [0.0, 0.0, 0.0]
-    for t in range(20):
-        if t == 3:
-            both.optimizers[place].add_param_group({"params": [late], "lr": rate(0.5)})
-        both.step()
-        sched.step(5.0)
-        by_tensor = {id(group["params"][0]): float(group["lr"]) for group in both.param_groups}
-        most = [max(known, by_tensor.get(id(p), 0.0)) for known, p in zip(most, (first, second, late), strict=True)]
-    assert most == pytest.approx([0.02, 0.002, 0.5])

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autowarm.geometry import Frobenius, Sign, Spectral
-from autowarm.theory import LINEAR, CompositeProblem, barrier, catalogue, regression_family
-from tests.theory.pairs import largest_smoothness_ratio
+from autowarm.theory import LINEAR, CompositeProblem, barrier, catalogue
 from tests.theory.theory_strategies import domain_radius, families, gaps, generator, problems, seeds
 
 EYE = torch.eye(3, dtype=torch.float64)
@@ -89,14 +88,12 @@ def test_a_problem_has_its_gap_its_gradient_and_its_level_set_and_is_star_convex
     )  # Corollary "star_convex_gradient"
 
 
-@pytest.mark.parametrize("gap", [1e-30, 1e-9, 1e9, 1e30])
-def test_a_point_at_a_gap_of_any_size(gap):
-    for name in ("l2-quadratic", "spectral-ripples"):
+def test_a_point_at_a_gap_of_any_size():
+    for gap, name in ((1e-30, "l2-quadratic"), (1e30, "l2-quadratic"), (1e-30, "spectral-ripples")):
         f = catalogue()[name]
         f = dataclasses.replace(f, x_star=torch.zeros_like(f.x_star))  # so that x itself is not rounded
         x = f.point(gap, generator())
-        assert f.gap(x) == pytest.approx(gap, rel=1e-12, abs=0)
-        assert f.gap_and_gradient(x)[0] == f.gap(x)
+        assert f.gap_and_gradient(x)[0] == f.gap(x) == pytest.approx(gap, rel=1e-12, abs=0)
         assert torch.equal(f.point(0.0, generator()), f.x_star)
 
 
@@ -116,19 +113,43 @@ def midpoint_excess(f, points, partners=4):
     return worst
 
 
+def largest_ratio(f, g, starts=20, climbs=300):
+    """A search for pairs that break Assumption 2: hill climbing on ‖∇f(x) − ∇f(y)‖⋆/(K·‖x − y‖) from random pairs."""
+
+    def uniform(low, high):
+        return low + (high - low) * float(torch.rand((), generator=g))
+
+    def near(x, share):  # moved by a share of the distance to x*, so that the problem's scale does not matter
+        noise = torch.randn(x.shape, generator=g, dtype=x.dtype)
+        return x + share * noise * (x - f.x_star).norm() / noise.norm()
+
+    def ratio(x, y):  # with K at the larger of the two gaps
+        (gap_x, gradient_x), (gap_y, gradient_y) = f.gap_and_gradient(x), f.gap_and_gradient(y)
+        distance = float(f.geometry.norm(x - y))
+        if distance == 0 or not (math.isfinite(gap_x) and math.isfinite(gap_y)):
+            return 0.0
+        return float(f.geometry.dual(gradient_x - gradient_y)) / (f.K(max(gap_x, gap_y)) * distance)
+
+    pairs = []
+    for _ in range(starts):
+        x = f.point(10 ** uniform(-3, 3), g)
+        pairs += [(x, f.x_star), (x, near(x, 10 ** uniform(-4, 0))), (x, f.point(10 ** uniform(-3, 3), g))]
+    best, (x, y) = max(((ratio(*pair), pair) for pair in pairs), key=lambda found: found[0])
+    for _ in range(climbs):
+        moved = near(x, 10 ** uniform(-4, 0))  # both points together, or only one
+        other = y + (moved - x) if uniform(0, 1) < 0.5 else y
+        if (now := ratio(moved, other)) > best:
+            best, x, y = now, moved, other
+    return best
+
+
 @pytest.mark.parametrize("name", sorted(catalogue()))
 def test_convex_or_not_as_stated_and_with_constants_that_a_search_does_not_break(name):
     f = catalogue()[name]
     assert f.convex == ("rippled" not in name and "ripples" not in name)
     assert (midpoint_excess(f, points=25) <= 1e-9) == f.convex  # one in ten to twenty finds a ripple
-    ratio = largest_smoothness_ratio(f, generator(), climbs=300)
+    ratio = largest_ratio(f, generator())
     assert 0.55 < ratio <= 1 + 1e-9  # so a K twice too small is found out
-
-
-@settings(max_examples=25)
-@given(f=problems(), seed=seeds)
-def test_constants_hold_for_any_problem(f, seed):
-    assert 0 < largest_smoothness_ratio(f, generator(seed), starts=1, climbs=40) <= 1 + 1e-9
 
 
 @pytest.mark.parametrize("geometry", [Frobenius(2.0), Sign(0.5), Spectral(3.0)], ids=lambda g: type(g).__name__)
@@ -153,13 +174,6 @@ def test_families_interpolate_and_are_smooth_at_the_minimiser(family, share, see
         assert float(f.gap_and_gradient(x)[1].norm()) <= family.K(f.gap(x)) * D * (1 + 1e-9)
         assert f.gap(x) <= family.largest_gap(D) * (1 + 1e-9)
     assert family.gap(x) == pytest.approx(np.mean([f.gap(x) for f in family.components]))
-
-
-def test_a_family_draws_all_its_members_alike():
-    family = regression_family(EYE, ORIGIN)
-    g = generator()
-    drawn = [family.components.index(family.draw(g)) for _ in range(600)]
-    assert min(np.bincount(drawn, minlength=3)) > 150
 
 
 def test_a_kernel_makes_the_level_set_unbounded():

@@ -65,9 +65,6 @@ class MaxOverLayers:
         else:
             self._given = [resolve(one) for one in geometries]
 
-    def __repr__(self) -> str:
-        return f"MaxOverLayers({self._given})"
-
     def each(self, count: int) -> list[Geometry]:
         """Return the geometries of this many tensors."""
         if isinstance(self._given, Geometry):
@@ -85,11 +82,6 @@ class MaxOverLayers:
     def dual(self, gs: Sequence[Tensor]) -> Tensor:
         """Return Σᵢ ‖gᵢ‖⋆ over the tensors."""
         return torch.stack([g.dual(x) for g, x in zip(self.each(len(gs)), gs, strict=True)]).sum()
-
-    @without_autocast
-    def lmo(self, gs: Sequence[Tensor]) -> list[Tensor]:
-        """Return each tensor's own `lmo`."""
-        return [g.lmo(x) for g, x in zip(self.each(len(gs)), gs, strict=True)]
 
     def kappa(self, shapes: Sequence[Sequence[int]]) -> float:
         """Return Σᵢ Rᵢ²κᵢ over the tensors."""

@@ -12,7 +12,7 @@ from .._torch.habits import plain_words
 from .._version import install
 from ..geometry import Columns, Frobenius, Rows, Sign, Spectral
 from ..schedule import AdaptiveWarmup
-from .lengths import warn_at_end, warn_at_start
+from .lengths import warn_at_start
 from .metrics import EndOfWarmup, loggable_metrics
 
 try:
@@ -35,28 +35,21 @@ __all__ = ["WarmupCallback", "scheduler_config"]
 torch.serialization.add_safe_globals([Spectral, Sign, Frobenius, Rows, Columns])
 
 
-def scheduler_config(scheduler: AdaptiveWarmup, monitor: str | None = None) -> dict[str, Any]:
-    """Return the ``"lr_scheduler"`` entry for ``configure_optimizers``.
+def scheduler_config(scheduler: AdaptiveWarmup) -> dict[str, Any]:
+    """Return the ``"lr_scheduler"`` entry for ``configure_optimizers``, for a trainer with a `WarmupCallback`.
 
     Args:
         scheduler: a scheduler over ``self.trainer.estimated_stepping_batches`` steps.
-        monitor: None if the trainer has a `WarmupCallback`. Otherwise the name under which ``training_step`` logs its
-            loss; Lightning then passes its last value to the scheduler. With gradient accumulation, only the last
-            micro-batch's loss counts then. And Lightning steps such schedulers after it writes a mid-epoch checkpoint,
-            so a run resumed from one misses a step; checkpoints at the end of an epoch are complete.
 
     Example:
         >>> import torch
         >>> from autowarm import AdaptiveWarmup, Lion
         >>> from autowarm.integrations.lightning import scheduler_config
         >>> opt = Lion(torch.nn.Linear(4, 4).parameters())
-        >>> sorted(scheduler_config(AdaptiveWarmup(opt, 10), monitor="train_loss").items())[:3]
-        [('frequency', 1), ('interval', 'step'), ('monitor', 'train_loss')]
+        >>> scheduler_config(AdaptiveWarmup(opt, 10))["interval"]
+        'step'
     """
-    config: dict[str, Any] = {"scheduler": scheduler, "interval": "step", "frequency": 1}
-    if monitor is not None:
-        config |= {"reduce_on_plateau": True, "monitor": monitor, "strict": True}
-    return config
+    return {"scheduler": scheduler, "interval": "step", "frequency": 1}
 
 
 class WarmupCallback(pl.Callback):
@@ -66,9 +59,8 @@ class WarmupCallback(pl.Callback):
     uninterrupted one; within an epoch, Lightning starts the data over. With manual optimization, leave it out and call
     ``observe(loss)`` and ``step()`` of ``self.lr_schedulers()``.
 
-    Every ``log_every_n_steps`` steps it logs `AdaptiveWarmup.metrics` to the trainer's loggers under ``autowarm/``. It
-    warns if the trainer's run is shorter or longer than the schedule: before the first update, and at the end unless
-    another callback stopped the run.
+    Every ``log_every_n_steps`` steps it logs `AdaptiveWarmup.metrics` to the trainer's loggers under ``autowarm/``.
+    Before the first update it warns if the trainer's run is shorter or longer than the schedule.
 
     Args:
         weight: function that returns a batch's weight, such as ``lambda batch: batch["labels"].numel()``; None for the
@@ -103,11 +95,10 @@ class WarmupCallback(pl.Callback):
                 "self.lr_schedulers(), and log autowarm.integrations.metrics.loggable_metrics(scheduler)"
             )
         if (config := _config(trainer)) is None:
-            # A run that resumes in its averaging has only that callback's schedule, as it would have without the break.
-            averaging = [one for one in trainer.callbacks if isinstance(one, pl.callbacks.StochasticWeightAveraging)]
-            if not any(one._scheduler_state for one in averaging):
-                raise ValueError("WarmupCallback found no AdaptiveWarmup: return one from configure_optimizers")
-            return
+            raise ValueError(
+                "WarmupCallback found no AdaptiveWarmup: return one from configure_optimizers, and resume a run before "
+                "its weight averaging has begun"
+            )
         scheduler = config.scheduler
         for finder in (one for one in trainer.callbacks if getattr(one, "optimal_lr", None) is not None):
             if scheduler.last_epoch == 0 and (peak := finder.optimal_lr.suggestion()) is not None:
@@ -154,23 +145,14 @@ class WarmupCallback(pl.Callback):
             # Only where they are logged: the metrics may wait for a device.
             pl_module.log_dict(loggable_metrics(config.scheduler), on_step=True, on_epoch=False)
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Warn if the schedule is not at its end, unless a callback stopped the run."""
-        if (config := _config(trainer)) is not None and not (trainer.should_stop or trainer.fast_dev_run):
-            warn_at_end(config.scheduler)
-
 
 def _updates_by_epochs(trainer: Any, batch_idx: int) -> float:
-    """The number of updates left until ``max_epochs``, from this batch on."""
-    batches, epoch = trainer.num_training_batches, trainer.current_epoch
-    if trainer.max_epochs == -1 or math.isinf(batches):
+    """The number of updates left until ``max_epochs``, from this batch on; infinity if it is not known."""
+    batches, each = trainer.num_training_batches, trainer.accumulate_grad_batches
+    changes = any(isinstance(one, pl.callbacks.GradientAccumulationScheduler) for one in trainer.callbacks)
+    if trainer.max_epochs == -1 or math.isinf(batches) or changes:
         return math.inf
-    first, left = int(trainer.accumulate_grad_batches), range(epoch, trainer.max_epochs)
-    for one in trainer.callbacks:
-        if isinstance(one, pl.callbacks.GradientAccumulationScheduler):  # which changes it from epoch to epoch
-            sizes = [int(one.get_accumulate_grad_batches(later)) for later in left]
-            return sum(math.ceil(batches / size) for size in sizes) - batch_idx // sizes[0]
-    return math.ceil(batches / first) * len(left) - batch_idx // first
+    return math.ceil(batches / each) * (trainer.max_epochs - trainer.current_epoch) - batch_idx // each
 
 
 def _config(trainer: Any) -> Any:

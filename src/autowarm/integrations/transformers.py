@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import difflib
 import inspect
 import math
 import warnings
@@ -18,7 +17,7 @@ from .._torch.habits import check_names, plain_words
 from .._version import install
 from ..optim import Lion, Muon, NormSGD, SignSGD
 from ..schedule import AdaptiveWarmup
-from .lengths import warn_at_end, warn_at_start
+from .lengths import warn_at_start
 from .metrics import EndOfWarmup, loggable_metrics
 
 _OLDEST = 5  # of transformers
@@ -59,8 +58,8 @@ class WarmupCallback(TrainerCallback):
     an update that mixed precision skips are dropped, but one that is not finite counts for ``max_nonfinite``.
 
     Each training log entry, and so every tracker in ``report_to``, also gets `AdaptiveWarmup.metrics` under
-    ``autowarm/``; what is printed gains three of them, and a line when the warm-up ends. It warns if the trainer's run
-    is not as long as the schedule: before the first update, and at the end unless a callback stopped the run.
+    ``autowarm/``; what is printed gains three of them, and a line when the warm-up ends. Before the first update it
+    warns if the trainer's run is not as long as the schedule.
 
     Args:
         trainer: the trainer that you add this to, built with ``optimizers=(optimizer, AdaptiveWarmup(optimizer,
@@ -86,8 +85,6 @@ class WarmupCallback(TrainerCallback):
         self._trainer: Any = trainer
         self._wrapped = False
         self._begins = False
-        self._epoch_began = 0
-        self._out_of_data = False
         self._losses: list[Tensor] = []
         self._ended = EndOfWarmup()
 
@@ -102,7 +99,7 @@ class WarmupCallback(TrainerCallback):
         if not self._wrapped:
             self._wrapped = True
             self._wrap(self._trainer)
-        self._begins, self._out_of_data = True, False
+        self._begins = True
 
     def _wrap(self, trainer: Any) -> None:
         training_step, log = trainer.training_step, trainer.log
@@ -127,23 +124,7 @@ class WarmupCallback(TrainerCallback):
         self._losses.clear()
         if self._begins:  # every callback has had its say by now
             self._begins = False
-            resumed = state.global_step > 0 and self._trainer.lr_scheduler.last_epoch == 0
-            why = " (no scheduler was loaded: save_only_model leaves it out)" if resumed else ""
-            warn_at_start(self._trainer.lr_scheduler, state.max_steps - state.global_step, why)
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Remember where the epoch began."""
-        self._epoch_began = state.global_step
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tell a run that is out of data, which the trainer stops too, from one that a callback stopped."""
-        self._out_of_data = control.should_training_stop and state.global_step == self._epoch_began
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Warn if the schedule is not at its end, unless a callback stopped the run."""
-        stopped = control.should_training_stop and state.global_step < state.max_steps and not self._out_of_data
-        if not stopped:
-            warn_at_end(self._trainer.lr_scheduler)
+            warn_at_start(self._trainer.lr_scheduler, state.max_steps - state.global_step)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Pass on the update's losses before the trainer steps the scheduler."""
@@ -288,9 +269,9 @@ def _optimizer_by_name(name: str, args: Any) -> tuple[Callable[[], Callable[...,
     if isinstance(name, Optimizer):
         raise TypeError(f"optim is a name, got a {type(name).__name__}: pass optimizers=(optimizer, None)")
     if key not in _OPTIMIZERS:
-        near = difflib.get_close_matches(key, _OPTIMIZERS, n=1)
-        instead = f"perhaps {near[0]!r}" if near else "or leave optim out, and args.optim holds, as for AdamW"
-        raise ValueError(f"no optimizer is called {name!r}: use one of {sorted(_OPTIMIZERS)}, {instead}")
+        raise ValueError(
+            f"no optimizer is called {name!r}: use one of {sorted(_OPTIMIZERS)}, or leave optim out and set args.optim"
+        )
     options = {"lr": args.learning_rate, "weight_decay": args.weight_decay, **_options_in(args.optim_args)}
     # Trainer calls a factory first without arguments, then with the model.
     factory: Any = _OPTIMIZERS[key]  # each from_model has a different signature

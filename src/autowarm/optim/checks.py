@@ -1,11 +1,8 @@
 """Checks of an optimizer's options, tensors and gradients, and their error messages."""
 
-import math
-import re
-from collections.abc import Container, Iterable, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from fractions import Fraction
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -16,49 +13,29 @@ from ..geometry import Geometry
 from .model.partition import USE_FSDP2
 from .ranks.dtensors import are_flat_pieces, check_placed
 
-_NAMES = {"param_names", "role", "name", "group_name"}
 _SWITCHES = {"nesterov", "capturable", "warn_unused", "maximize"}
-_NUMBER = re.compile(r"\s*[-+]?((\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf(inity)?)\s*", re.IGNORECASE)
-# What options are called elsewhere, or what to do instead.
-ELSEWHERE = {
-    "wd": "weight_decay", "kind": "algorithm", "beta": "momentum", "ns_steps": "steps", "adjust_lr_fn": "radius",
-    "learning_rate": "lr", "betas": "it is for Lion's groups",
-    "adam_betas": "adamw_betas", "adam_eps": "adamw_eps", "lr_mult": "give the group its own lr",
-    "lr_ratio": "give the group its own lr", "use_muon": "it is for Muon's groups",
-    "algorithm": "it is for Muon's groups",
-    "amsgrad": "leave it out, or use torch.optim.AdamW in autowarm.optim.Together",
+# What options of a group are called in other optimizers, and options that are not a group's.
+_ELSEWHERE = {
+    "adam_betas", "adam_eps", "adjust_lr_fn", "algorithm", "amsgrad", "beta", "betas", "dtype", "eps", "kind",
+    "learning_rate", "lr_mult", "lr_ratio", "max_nonfinite", "method", "momentum", "nesterov", "ns_steps",
+    "process_group", "radius", "skip_outliers", "steps", "use_muon", "wd",
 }  # fmt: skip
 
 
-def instead_of(name: str, known: Iterable[str], others: Mapping[str, str]) -> str:
-    """What to do about an option that is unknown but close to one of ours; "" for any other name.
+def check_name(who: str, name: str, known: Iterable[str]) -> None:
+    """Raise ValueError if a group's unknown option is called nearly as one that has an effect, here or elsewhere.
 
-    Args:
-        name: the option.
-        known: the options that are known.
-        others: what to do about some more.
+    Other names are those of wrappers such as SAM and Lookahead, which keep there what is theirs.
     """
-    same = ELSEWHERE.get(name, name)
-    if same in known:
-        return f"use {same}"
-    what = others.get(name) or others.get(same) or ELSEWHERE.get(same, same)
-    close = get_close_matches(name, known, n=1, cutoff=0.85)  # a higher cutoff misses transposed letters
-    return what if " " in what else f"did you mean {close[0]}?" if close else ""
+    if name in _ELSEWHERE or get_close_matches(name, known, n=1, cutoff=0.85):  # above, letters may not be transposed
+        raise ValueError(f"a group of {who} has no {name}: its options are {', '.join(sorted(known))}")
 
 
 def check_options(
     options: Mapping[str, Any], ends: Mapping[str, float], choices: Mapping[str, Sequence[str]], *, of_group: bool
 ) -> None:
     """Raise ValueError if an option is not in [0, end), or no choice or switch; only a group may have rate 0."""
-    for name, value in options.items():
-        parts = value if isinstance(value, tuple | list) else [value]
-        texts = [part for part in parts if isinstance(part, str) and _NUMBER.fullmatch(part)]
-        if texts and name not in _NAMES:  # a ParameterList calls tensors "0" and "1"
-            raise ValueError(
-                f"{name}={value!r} is text: YAML reads 1e-3 as a string, and 1.0e-3 as a number. Write it so, or pass "
-                f"float({texts[0]!r})"
-            )
-    # Numbers, or pairs of them
+    # Numbers, or pairs of them; rates may be in tensors
     for name, end in ends.items():
         value, several = options[name], name.endswith("betas")
         fits = not several or (isinstance(value, tuple | list) and len(value) == 2)
@@ -66,9 +43,10 @@ def check_options(
         extra = ""
         if name == "lr":
             needed = "positive and finite"
-            if not of_group and _is_number(value) and value == 0:
+            if not of_group and isinstance(value, int | float) and value == 0:
                 fits, extra = False, "; 0 is for single groups"
-        if not (fits and all(_is_number(one) and 0 <= one < end for one in (value if several else (value,)))):
+        numbers = value if several else (value,)
+        if not (fits and all(_is_number(one, tensors=name == "lr") and 0 <= one < end for one in numbers)):
             shown = value.tolist() if isinstance(value, Tensor) else value
             raise ValueError(f"{name} must be {'two numbers ' * several}{needed}, got {shown!r}{extra}")
     # Switches: "false" would be true
@@ -87,8 +65,6 @@ def check_parameters(who: str, group: Mapping[str, Any]) -> None:
     """Raise ValueError if a group contains a tensor that these optimizers cannot update."""
     for i, p in enumerate(group["params"]):
         name = name_of(group, i)
-        if p.is_inference():
-            raise ValueError(f"{name} was made in torch.inference_mode, and cannot be trained: make it outside")
         what = _unsupported(p)
         if what:
             raise ValueError(
@@ -134,15 +110,11 @@ def check_capture(who: str, group: Mapping[str, Any], *, ready: bool) -> None:
 
 def check_gradient(who: str, p: Tensor, g: Tensor) -> None:
     """Raise ValueError if a gradient is sparse, its numbers are complex or whole, or it is not on its tensor's mesh."""
-    if what := _unsupported(g):
+    what = _unsupported(g) or (None if g.is_floating_point() else f"of whole numbers ({g.dtype})")
+    if what:
         raise ValueError(
-            f"{who} needs real, dense gradients, but that of a parameter of shape {tuple(g.shape)} is {what}: "
-            "build its layer with sparse=False, or leave it to torch.optim.SparseAdam"
-        )
-    if not g.is_floating_point():
-        raise ValueError(
-            f"{who} needs gradients of floating point, but that of a parameter of shape {tuple(g.shape)} is of "
-            f"whole numbers ({g.dtype}): convert it to the parameter's dtype"
+            f"{who} needs real, dense gradients of floating point, but that of a parameter of shape {tuple(g.shape)} "
+            f"is {what}: convert it, build its layer with sparse=False, or leave it to torch.optim.SparseAdam"
         )
     check_placed(who, p, g)
 
@@ -154,22 +126,15 @@ def _unsupported(x: Tensor) -> str | None:
     return f"complex ({x.dtype})" if x.is_complex() else None
 
 
-def plain_numbers(options: Mapping[str, Any], ours: Container[str]) -> dict[str, Any]:
-    """Convert NumPy's numbers to Python's, because a state with the former does not load with ``weights_only=True``.
+def plain_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert NumPy's numbers to Python's, because a state with the former does not load with ``weights_only=True``."""
 
-    So do fractions, decimals and, under our options' names, numbers in arrays and tensors, but for rates in tensors:
-    kernels take no others. What others keep in a group stays the object that they know.
-    """
+    def plain(x: Any) -> Any:
+        if isinstance(x, tuple | list):
+            return type(x)(map(plain, x))
+        return x.item() if isinstance(x, np.generic) else x
 
-    def plain(name: str, x: Any) -> Any:
-        if isinstance(x, tuple | list) and name != "params":
-            return type(x)(plain(name, one) for one in x)
-        is_array = isinstance(x, np.ndarray) or (isinstance(x, Tensor) and not name.endswith("lr"))
-        if isinstance(x, np.generic) or (is_array and name in ours and math.prod(x.shape) == 1):
-            return x.item()
-        return float(x) if isinstance(x, Fraction | Decimal) else x
-
-    return {name: plain(name, x) for name, x in options.items()}
+    return {name: x if name == "params" else plain(x) for name, x in options.items()}
 
 
 def name_like_others(group: dict[str, Any], others: Sequence[Mapping[str, Any]]) -> None:
@@ -192,8 +157,7 @@ def called(i: int, groups: Sequence[Mapping[str, Any]]) -> str:
     return f"group {i}" + (f" ({groups[i]['role']})" if "role" in groups[i] else "")
 
 
-# Without reading a tensor's value, which may be on a device
-def _is_number(x: Any) -> bool:
+def _is_number(x: Any, *, tensors: bool) -> bool:
     if isinstance(x, Tensor):
-        return x.numel() == 1 and not x.is_complex()
-    return not isinstance(x, (str, bytes, bool)) and hasattr(x, "__float__")
+        return tensors and x.numel() == 1 and not x.is_complex()
+    return isinstance(x, Real) and not isinstance(x, bool)

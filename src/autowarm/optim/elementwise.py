@@ -1,5 +1,6 @@
 """Optimizers that need no matrix products: signSGD, Lion and normSGD."""
 
+import math
 from typing import ClassVar, Unpack
 
 from torch import Tensor
@@ -64,8 +65,7 @@ class Lion(LMO):
 
     _geometry: ClassVar[GeometryName] = "sign"
     _rules: ClassVar[dict[str, Rule]] = {"": TwoMomenta()}
-    _not_of_a_group = LMO._not_of_a_group | dict.fromkeys(("momentum", "nesterov"), "give betas")
-    _ends: ClassVar[dict[str, float]] = LMO._ends | {"betas": 1.0}
+    _ends: ClassVar[dict[str, float]] = {"lr": math.inf, "weight_decay": math.inf, "betas": 1.0}
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Lion(LMO):
         betas: tuple[float, float] = (0.9, 0.99),
         **common: Unpack[Common],
     ) -> None:
-        self._build(params, lr, common, geometry=self._geometry, momentum=0.0, nesterov=False, betas=betas)
+        self._build(params, lr, common, geometry=self._geometry, betas=betas)
 
 
 class NormSGD(LMO):

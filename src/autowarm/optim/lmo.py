@@ -1,7 +1,6 @@
 """The step that all our optimizers share: a geometry and a momentum turn it into Muon, Lion, signSGD or normSGD."""
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any, ClassVar, Self, TypedDict, Unpack, overload
@@ -19,10 +18,10 @@ from .checks import (
     called,
     check_capture,
     check_gradient,
+    check_name,
     check_options,
     check_parameters,
     check_whole,
-    instead_of,
     name_like_others,
     plain_numbers,
 )
@@ -100,7 +99,7 @@ class Watched(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         any_gradient = self._step()
-        if self._unused.left or self._unused.empty or not any_gradient:
+        if self._unused.left or not any_gradient:
             whose = type(self).__name__, self.param_groups
             self._unused.look(*whose, any_gradient=any_gradient, closure=closure is not None)
         return loss
@@ -146,7 +145,7 @@ class LMO(Watched, Saved):
             are not meant, nor groups with False.
 
     Raises:
-        TypeError: an option is unknown; the message names the nearest.
+        TypeError: an option is unknown; the message lists those that there are.
         ValueError: an option is out of range, a geometry or a group's option is unknown, or a tensor is sparse or
             complex.
         NotImplementedError: a DTensor is sharded with several strides, and its step needs the whole tensor.
@@ -165,10 +164,6 @@ class LMO(Watched, Saved):
     _rules: ClassVar[dict[str, Rule]] = {"": Oracle()}
     _geometry: ClassVar[GeometryName] = "spectral"
     _ends: ClassVar[dict[str, float]] = {"lr": math.inf, "weight_decay": math.inf, "momentum": 1.0}
-    # Options that would have no effect in a group, and what to give instead.
-    _not_of_a_group: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("max_nonfinite", "process_group", "skip_outliers"), "give it to the optimizer"
-    )
 
     def __init__(
         self,
@@ -187,11 +182,9 @@ class LMO(Watched, Saved):
         self, params: ParamsT, lr: Any, common: Common, process_group: dist.ProcessGroup | None = None, **options: Any
     ) -> None:
         """Make the optimizer from the options that all have, and those that its class adds or sets."""
-        # Options that are unknown, by name
         known = {*signature(type(self)).parameters, *_COMMON} - {"params", "common"}
         for name in common.keys() - _COMMON.keys():
-            instead = instead_of(name, known, self._not_of_a_group) or f"it takes {', '.join(sorted(known))}"
-            raise TypeError(f"{type(self).__name__} has no option {name!r}: {instead}")
+            raise TypeError(f"{type(self).__name__} has no option {name!r}: it takes {', '.join(sorted(known))}")
         if isinstance(params, nn.Module):
             raise TypeError(
                 f"{type(self).__name__} takes parameters: for a model, {type(self).__name__}.from_model(model, lr)"
@@ -203,7 +196,7 @@ class LMO(Watched, Saved):
         self._skipped = SkippedUpdates(defaults.pop("max_nonfinite"))  # of the optimizer, and not of its groups
         self._outliers = Outliers(defaults.pop("skip_outliers"))
         check_options(defaults, self._ends, self._choices, of_group=False)
-        super().__init__(params, plain_numbers(defaults, defaults))
+        super().__init__(params, plain_numbers(defaults))
 
     @classmethod
     def from_model(
@@ -272,8 +265,6 @@ class LMO(Watched, Saved):
         for update in updates if flag.applied is not False else ():
             update.finite = flag.applied if isinstance(flag.applied, Tensor) else None
             rules[update.group.get("algorithm", "")].update_(update, self._plans)
-        if ranks is not None and not torch.compiler.is_compiling():
-            ranks.updates += 1
         # Skipped updates: warned of once, and an error after some in a row
         if len(updates) > 0:  # which PyTorch 2.11 can trace, unlike bool
             self._skipped.count(type(self).__name__, flag)
@@ -338,12 +329,9 @@ class LMO(Watched, Saved):
 
     def _settle(self, group: dict[str, Any]) -> None:
         """Bring a new group's options to their usual form; ValueError if one is out of range or nearly one of ours."""
-        names = self.defaults.keys() - self._not_of_a_group.keys()
-        for name in group.keys() - names:  # wrappers such as SAM and Lookahead keep there what is theirs
-            instead = instead_of(name, names, self._not_of_a_group)
-            if instead and (name not in self.defaults or repr(group[name]) != repr(self.defaults[name])):
-                raise ValueError(f"a group of {type(self).__name__} has no {name}: {instead}")
-        group.update(plain_numbers(group, names))
+        for name in group.keys() - self.defaults.keys():
+            check_name(type(self).__name__, name, self.defaults)
+        group.update(plain_numbers(group))
         self._check_group({**self.defaults, **group})
         group["geometry"] = resolve(group.get("geometry", self.defaults["geometry"]))
 
@@ -363,9 +351,7 @@ class LMO(Watched, Saved):
         described: list[str] = []
         for group in self.param_groups:
             options = [group[name] for name in self.defaults if name != "lr"]
-            text = repr((options, self._outliers.limit, self._skipped.most))
-            # Whatever one's own geometry holds may be elsewhere on each rank.
-            described += [re.sub(r" at 0x\w+|, device='\S+'", "", text)] * len(group["params"])
+            described += [repr((options, self._outliers.limit, self._skipped.most))] * len(group["params"])
         return described
 
     @without_autocast
@@ -406,13 +392,11 @@ class LMO(Watched, Saved):
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__}("]
-        first = float(self.param_groups[0]["lr"])
         for group in self.param_groups:
             # A line for each group: its role, its size, and the options that have an effect
-            size, lr = sum(p.numel() for p in group["params"]), float(group["lr"])
-            ratio = f" ({lr / first:.3g} × the first group's)" if first and lr != first else ""
+            size = sum(p.numel() for p in group["params"])
             names = dict.fromkeys([*(self._rule(group).options or self.defaults), *_SWITCHES])
             shown = [name for name in names if name not in _SWITCHES or group[name] != _COMMON[name]]
-            described = ", ".join(f"{name}={group[name]}{ratio * (name == 'lr')}" for name in shown)
+            described = ", ".join(f"{name}={group[name]}" for name in shown)
             lines.append(f"  {group.get('role', 'tensors')} ({len(group['params'])}; {size:,} parameters): {described}")
         return "\n".join([*lines, ")"])

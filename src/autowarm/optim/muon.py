@@ -64,11 +64,6 @@ class Muon(LMO):
     }
     _ends: ClassVar[dict[str, float]] = LMO._ends | {"adamw_betas": 1.0, "adamw_eps": math.inf}
     _choices: ClassVar[dict[str, tuple[str, ...]]] = {"algorithm": ("muon", "adamw")}
-    _not_of_a_group = LMO._not_of_a_group | {
-        **dict.fromkeys(("radius", "method", "steps", "dtype"), "give it geometry=Spectral(...)"),
-        "betas": "use adamw_betas",
-        "eps": "use adamw_eps",
-    }
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
 """Saved states of our optimizers: they hold text, numbers and tensors, and are checked whole before any is loaded."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .._torch.modes import in_normal_mode
 from ..geometry import Geometry
 from .checks import called, check_options, few, name_of, plain_numbers
 from .model.heads import WRAPPERS
@@ -24,14 +22,8 @@ _WRAPPERS = re.compile(rf"^((module|{_INSERTED})\.)+|(?<=\.)({_INSERTED})\.")
 
 def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """Return a shallow copy of a saved state; ValueError if it does not belong to the tensors of these groups."""
-    parts = {"state": Mapping, "param_groups": list}
-    content = state_dict if isinstance(state_dict, Mapping) else {}
-    usual = all(isinstance(content.get(name), kind) for name, kind in parts.items())
-    if not usual or not all(isinstance(group, Mapping) and "params" in group for group in content["param_groups"]):
-        got: Any = sorted(map(str, content)) or type(state_dict).__name__
-        if parts.keys() <= content.keys():
-            kinds = {name: type(content[name]).__name__ for name in parts}
-            got = f"{kinds}, of which groups have params"
+    if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
+        got = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
         raise ValueError(
             f"this is not an optimizer's state: {who} needs a dictionary with state and param_groups, got {got}"
         )
@@ -42,10 +34,8 @@ def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Map
     whole = ("momentum_buffer", "exp_avg", "exp_avg_sq")  # other optimizers' states may have other shapes
     for i, state in state_dict["state"].items():
         p = numbered.get(i)
-        if not isinstance(state, Mapping):
-            raise ValueError(f"the saved state of tensor {i} is a {type(state).__name__}, and a dictionary is needed")
         for name, value in state.items():
-            if not isinstance(value, Tensor) or name == "step" or value.is_meta:
+            if not isinstance(value, Tensor) or value.is_meta:
                 continue
             if p is not None and name in whole and value.shape != p.shape:
                 raise ValueError(
@@ -66,21 +56,15 @@ def checked_state(who: str, groups: Sequence[Mapping[str, Any]], state_dict: Map
 def check_complete(
     group: Mapping[str, Any], saved: Mapping[str, Any], state: Mapping[Any, Mapping[str, Any]], entries: Sequence[str]
 ) -> None:
-    """Raise ValueError if a saved group lacks some of these entries of its tensors, or all of more than it had."""
+    """Raise ValueError if a saved group lacks some of these entries of its tensors, or more tensors than it had."""
     lacking = []  # tensors with no state at all, as before their first gradient
     for i, number in enumerate(saved["params"]):
-        for name in entries:
-            x = state.get(number, {}).get(name, torch.zeros(()))
-            if not (isinstance(x, Tensor) and x.layout is torch.strided and x.is_floating_point()):
-                kind = f"a tensor of {x.dtype}, {x.layout}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-                raise ValueError(f"the saved {name} of {name_of(group, i)} is {kind}: dense floating point is needed")
-            if name == "step" and not (x.is_meta or 0 <= float(x) < math.inf):
-                raise ValueError(f"the saved step of {name_of(group, i)} is {float(x)}, and counts updates")
-        missing = [name for name in entries if name not in state.get(number, ())]
+        present = state.get(number, {})
+        missing = [name for name in entries if name not in present]
         if missing and len(missing) < len(entries):
             lacks = f"{missing[0]} of {name_of(group, i)}"
             raise ValueError(f"the saved optimizer has no {lacks}: use a state that is whole")
-        lacking += [name_of(group, i)] * bool(missing)
+        lacking += [name_of(group, i)] * (bool(missing) or not present)
     wanted = min(saved.get("kept", 0), len(saved["params"]))  # FSDP1 may have cut the tensors into fewer pieces
     if (lost := wanted - len(saved["params"]) + len(lacking)) > 0:
         raise ValueError(
@@ -90,32 +74,19 @@ def check_complete(
         )
 
 
-def check_as_many(group: Mapping[str, Any], saved: Mapping[str, Any], state: Mapping[Any, Mapping[str, Any]]) -> None:
-    """Raise ValueError if a saved group of another's optimizer has fewer entries than it had."""
-    each = [len(state.get(number, ())) for number in saved["params"]]
-    if (lost := saved.get("entries", 0) - sum(each)) > 0:
-        fewest = name_of(group, each.index(min(each)))
-        raise ValueError(
-            f"the saved optimizer lacks {lost} of the {saved['entries']} entries of its state, some of {fewest}: use a "
-            "state that is whole"
-        )
-
-
 def _check_names(groups: Sequence[Mapping[str, Any]], saved: Sequence[Mapping[str, Any]]) -> None:
     """Raise ValueError if both have names for their tensors, and these differ or are elsewhere."""
     now, then = _names_of(groups), _names_of(saved)
     if now is None or then is None or len(now) != len(then):  # of other groups the caller says which it has
         return
-    differences = []
     for i, both in enumerate(zip(then, now, strict=True)):
         for j, (was, name) in enumerate(zip_longest(*both, fillvalue="none")):
             if was != name:
-                differences.append(f"tensor {j} in {called(i, groups)} was {was}, and is {name}")
-    if differences:
-        raise ValueError(
-            f"the saved optimizer has other tensors, or in other places: {few(differences, '; ')}. Build this one with "
-            "the groups that it had, from layers in the same order, and with the same heads= of Muon.from_model"
-        )
+                raise ValueError(
+                    f"the saved optimizer has other tensors, or in other places: tensor {j} in {called(i, groups)} was "
+                    f"{was}, and is {name}. Build this one with the groups that it had, from layers in the same order, "
+                    "and with the same heads= of Muon.from_model"
+                )
 
 
 def _names_of(groups: Sequence[Mapping[str, Any]]) -> list[list[str]] | None:
@@ -157,15 +128,10 @@ class Saved(Optimizer):
         """Add to a state what `check_state_dict` compares, as text and numbers."""
         for group in state["param_groups"]:
             count = sum(any(name in state["state"].get(i, ()) for name in self._keeps(group)) for i in group["params"])
-            group |= {"geometry": repr(group["geometry"]), "optimizer": self._kind, "kept": count}
-            group.update(plain_numbers(group, ()))
+            group |= {"geometry": repr(group["geometry"]), "kept": count}
+            group.update(plain_numbers(group))
         if self._outliers.history is not None:
             state["param_groups"][0]["gradient_norms"] = self._outliers.history.clone()
-
-    @property
-    def _kind(self) -> str:
-        """The name of our class; a user's subclass counts as the class that it extends."""
-        return next(cls.__name__ for cls in type(self).__mro__ if cls.__module__.startswith("autowarm."))
 
     def _keeps(self, group: dict[str, Any]) -> tuple[str, ...]:
         """Names of what is kept of each tensor of a group that has been updated."""
@@ -175,17 +141,14 @@ class Saved(Optimizer):
         """What updates the tensors of this group."""
         return self._rules[group.get("algorithm", "")]
 
-    @in_normal_mode
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Like `torch.optim.Optimizer.load_state_dict`, but check the whole state before loading any of it.
 
         Raises:
             ValueError: this is not an optimizer's state, its tensors have other names, order or groups, a group
-                has another geometry (the message lists the differences), the state is another of our optimizers', an
-                option is out of range, or a momentum is missing, has a different shape or is not finite.
+                has another geometry (the message lists the differences), an option is out of range, or a momentum is
+                missing, has a different shape or is not finite.
         """
-        if not isinstance(state_dict, dict):
-            self.check_state_dict(state_dict)  # which says what it is
         geometries = [group["geometry"] for group in self.param_groups]  # a state has their text only
         given: dict[str, Any] = {}  # what the user's hooks make of the state
         # After the user's hooks that change a state, and before those that look at what was loaded.
@@ -198,7 +161,7 @@ class Saved(Optimizer):
             super().load_state_dict(state_dict)
 
     def _restore(self, given: dict[str, Any], geometries: list[Geometry]) -> None:
-        """Put right what PyTorch makes of a state: geometries that are text, and rounded or inference tensors."""
+        """Put right what PyTorch makes of a state: geometries that are text, and rounded tensors."""
         for group, geometry, was in zip(self.param_groups, geometries, given["param_groups"], strict=True):
             rule = self._rule(group)
             # Entries in their own dtype, and where the rule keeps them
@@ -206,14 +169,11 @@ class Saved(Optimizer):
                 for name in given["state"].get(i, {}).keys() & set(rule.entries):
                     self.state[p][name] = rule.loaded(group, p, name, given["state"][i][name])
             group["geometry"] = geometry
-            for name in ("optimizer", "kept"):
-                group.pop(name, None)
+            group.pop("kept", None)
             if (norms := group.pop("gradient_norms", None)) is not None:
                 self._outliers.history = norms.to(group["params"][0].device, copy=True)  # the caller's stays as it is
             elif group is self.param_groups[0] and self._outliers.history is not None:
                 self._outliers.history.zero_()  # they were of the run before
-        for state in self.state.values():
-            state |= {name: x.clone() for name, x in state.items() if isinstance(x, Tensor) and x.is_inference()}
 
     def check_state_dict(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
         """Raise the ValueErrors of `load_state_dict` without loading anything; return a shallow copy of the state."""
@@ -226,10 +186,7 @@ class Saved(Optimizer):
                 f"the saved optimizer has other parameter groups: {len(saved)} saved ({then}), {len(geometries)} here "
                 f"({now}). If they differ in the output layer, choose it with heads= of Muon.from_model, [] for none"
             )
-        # Whose state it is: class, geometries, options, entries
-        for was in saved:
-            if was.get("optimizer", self._kind) != self._kind:
-                raise ValueError(f"the saved optimizer is {was['optimizer']}, and this one is {self._kind}")
+        # Whose state it is: geometries, options, entries
         differ = [
             f"group {i}: saved {was.get('geometry')}, here {now!r}"
             for i, (was, now) in enumerate(zip(saved, geometries, strict=True))

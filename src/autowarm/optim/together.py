@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .lmo import LMO, Watched
-from .states import check_as_many, checked_state
+from .states import check_complete, checked_state
 from .unused import Unused
 
 
@@ -81,13 +81,6 @@ class Together(Watched):
         """All states, to be read: they belong to the optimizers."""
         return MappingProxyType({p: state for one in self.optimizers for p, state in one.state.items()})
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("param_groups", "state"):
-            raise AttributeError(
-                f"Together.{name} is made of its optimizers': set theirs, .optimizers[i].{name}, or use load_state_dict"
-            )
-        super().__setattr__(name, value)
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Raise TypeError, whose message says where to add the group instead."""
         raise TypeError("add the group to one of Together's optimizers, Together(...).optimizers[i], instead")
@@ -128,8 +121,8 @@ class Together(Watched):
             inner = one.state_dict()
             state |= {first + i: value for i, value in inner["state"].items()}
             for group in inner["param_groups"]:
-                entries = sum(len(inner["state"].get(i, ())) for i in group["params"])
-                groups.append({**group, "params": [first + i for i in group["params"]], "entries": entries})
+                kept = sum(bool(inner["state"].get(i)) for i in group["params"])  # as ours count what has a state
+                groups.append({"kept": kept, **group, "params": [first + i for i in group["params"]]})
             first += sum(len(group["params"]) for group in inner["param_groups"])
         saved = {"state": state, "param_groups": groups}
         for after in self._optimizer_state_dict_post_hooks.values():
@@ -173,13 +166,12 @@ class Together(Watched):
                 "state": {renumbered[i]: v for i, v in state_dict["state"].items() if i in renumbered},
                 "param_groups": [{**group, "params": [renumbered[i] for i in group["params"]]} for group in mine],
             }
-            for present, group in zip(one.param_groups, share["param_groups"], strict=True):
-                if not isinstance(one, (LMO, Together)):
-                    check_as_many(present, group, share["state"])
-                if not isinstance(one, Together):
-                    group.pop("entries", None)
             if isinstance(one, (LMO, Together)):
                 one.check_state_dict(share)
+            else:
+                for present, group in zip(one.param_groups, share["param_groups"], strict=True):
+                    check_complete(present, group, share["state"], ())
+                    group.pop("kept", None)
             shares.append(share)
         return shares
 

@@ -1,13 +1,12 @@
 """Least-squares fits of K as a function of the gap, and the uncertainty of their coefficients.
 
-Five models: the paper's Assumption "smoothness2" with any ρ and with ρ = 2, and three to compare it with:
+The paper's K0 + K1Δ + K2Δ², Assumption "smoothness2" with ρ = 2, and three models to compare it with:
 
 ==============  ==========================  ==========================================
-``assumption``  K0 + K1Δ + KρΔ^ρ            the paper's; coefficients ≥ 0, ρ given or free
-``quadratic``   K0 + K1Δ + K2Δ²             the paper's practical choice, ρ = 2
+``quadratic``   K0 + K1Δ + K2Δ²             the paper's
 ``linear``      K0 + K1Δ                    earlier work's
 ``constant``    K0                          classical smoothness
-``power``       K0 + KρΔ^ρ                  coefficients ≥ 0, ρ given or free
+``power``       K0 + KρΔ^ρ                  coefficients ≥ 0, ρ free
 ==============  ==========================  ==========================================
 
 A change of f* only changes the coefficients of a quadratic, so its unconstrained curve, R² and AIC do not depend on f*.
@@ -24,7 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 Array = NDArray[np.float64]
 
 MODELS: dict[str, tuple[float, ...]] = {"constant": (0.0,), "linear": (0.0, 1.0), "quadratic": (0.0, 1.0, 2.0)}
-_WITH_RHO: dict[str, tuple[float, ...]] = {"assumption": (0.0, 1.0), "power": (0.0,)}  # the exponents beside ρ
 _RHO = (0.1, 10.0)  # range of a free exponent
 _TAILS = (2.5, 97.5)  # percentiles, of an interval that holds 95 %
 
@@ -79,30 +77,19 @@ class Interval:
     low: float
     high: float
 
-    def __contains__(self, value: float) -> bool:
-        return self.low <= value <= self.high
 
-
-def fit(
-    gaps: ArrayLike,
-    smoothness: ArrayLike,
-    model: str = "quadratic",
-    *,
-    nonnegative: bool = False,
-    rho: float | None = None,
-) -> Fit:
+def fit(gaps: ArrayLike, smoothness: ArrayLike, model: str = "quadratic", *, nonnegative: bool = False) -> Fit:
     """Fit a model by least squares.
 
     Args:
         gaps: Δ^t, shape (n,).
         smoothness: K^t, shape (n,).
-        model: "quadratic", "linear", "constant", "power" or "assumption".
-        nonnegative: require coefficients ≥ 0, as the theorems do; "power" and "assumption" always do.
-        rho: ρ > 0 for "power" and "assumption"; None finds the one from 0.1 to 10 that fits best.
+        model: "quadratic", "linear", "constant", or "power", which finds the ρ from 0.1 to 10 that fits best.
+        nonnegative: require coefficients ≥ 0, as the theorems do; "power" always does.
 
     Raises:
         ValueError: the model is unknown, the arrays differ in length or are not finite, there are too few different
-            gaps, a gap for a free ρ is not positive, or ``rho`` is not positive or belongs to another model.
+            gaps, or a gap for a free ρ is not positive.
 
     Example:
         >>> import numpy as np
@@ -111,9 +98,8 @@ def fit(
         >>> found = fit(Δ, 1 + 2 * Δ + 3 * Δ**2)
         >>> [round(c, 6) for c in found.coefficients], round(found.r2, 6)
         ([1.0, 2.0, 3.0], 1.0)
-        >>> cubic = fit(Δ, 1 + Δ + Δ**3, "assumption")
-        >>> round(cubic.rho, 4), [round(c, 3) for c in fit(Δ, 1 + Δ + Δ**3, "assumption", rho=3).coefficients]
-        (3.0, [1.0, 1.0, 1.0])
+        >>> round(fit(Δ, 1 + Δ**3, "power").rho, 4)
+        3.0
     """
     # The data: two finite sequences of one length.
     x, y = np.asarray(gaps, dtype=np.float64), np.asarray(smoothness, dtype=np.float64)
@@ -121,25 +107,17 @@ def fit(
         raise ValueError(f"gaps and smoothness must be two sequences of one length, got shapes {x.shape} and {y.shape}")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         raise ValueError("gaps and smoothness must be finite: leave out the steps that diverged")
-    # The exponents: those of the model, and for two of them ρ, given or the best one.
-    free = model in _WITH_RHO and rho is None
-    if model in _WITH_RHO:
-        if not np.all(x > 0 if free else x >= 0):
-            raise ValueError("the exponent ρ needs gaps above 0: lower f* or leave out the points at or below it")
-        exponents = (*_WITH_RHO[model], _best_rho(x, y, _WITH_RHO[model]) if rho is None else float(rho))
-        nonnegative = True
-        if not 0 < exponents[-1] < math.inf:
-            raise ValueError(f"rho must be positive and finite, got {rho}")
-    elif model not in MODELS:
-        raise ValueError(f"unknown model {model!r}: use one of {sorted([*MODELS, *_WITH_RHO])}")
-    elif rho is not None:
-        raise ValueError(f"rho belongs to {sorted(_WITH_RHO)}; {model!r} has none to set")
-    else:
-        exponents = MODELS[model]
+    # The exponents: those of the model, or for one of them the best ρ.
+    free = model == "power"
+    if free and not np.all(x > 0):
+        raise ValueError("the exponent ρ needs gaps above 0: lower f* or leave out the points at or below it")
+    if not free and model not in MODELS:
+        raise ValueError(f"unknown model {model!r}: use one of {sorted([*MODELS, 'power'])}")
+    exponents = (0.0, _best_rho(x, y)) if free else MODELS[model]
     if len(np.unique(x)) < len(exponents) + free:
         raise ValueError(f"{model} needs more than {len(np.unique(x))} different gaps")
     # The coefficients, and how well the curve describes the data.
-    coefficients = _solve(_design(x, exponents), y, nonnegative)
+    coefficients = _solve(_design(x, exponents), y, nonnegative or free)
     residuals = y - _design(x, exponents) @ coefficients
     # Sums of squares: about the curve, and about the mean.
     rss, tss = float(residuals @ residuals), float(np.sum((y - y.mean()) ** 2))
@@ -158,12 +136,7 @@ def fit(
 
 
 def bootstrap(
-    gaps: ArrayLike,
-    curve: Fit,
-    *,
-    at: ArrayLike | None = None,
-    samples: int = 2000,
-    block: int = 0,
+    gaps: ArrayLike, curve: Fit, *, at: ArrayLike | None = None, samples: int = 2000
 ) -> tuple[list[Interval], tuple[Array, Array]]:
     """95% intervals of an unconstrained fit's coefficients, and the edges of a band around its curve ``at`` these gaps.
 
@@ -173,7 +146,7 @@ def bootstrap(
     """
     x = np.asarray(gaps, dtype=np.float64)
     # Long enough to hold the correlation of neighbours, short enough to leave about √n signs to draw
-    size = block or max(1, round(math.sqrt(len(x))))
+    size = max(1, round(math.sqrt(len(x))))
     # One sign for each block of neighbouring points: (samples, blocks).
     signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(samples, -(-len(x) // size)))
     # Least squares is linear: a sample's coefficients are the fit's plus those of the residuals with random signs.
@@ -226,12 +199,12 @@ def _solve(X: Array, y: Array, nonnegative: bool) -> Array:
     return min(feasible, key=lambda c: float(np.sum((y - X @ c) ** 2)))
 
 
-def _best_rho(x: Array, y: Array, others: tuple[float, ...]) -> float:
+def _best_rho(x: Array, y: Array) -> float:
     """Find the exponent of least RSS: a grid, since there may be many minima, then golden section around the best."""
 
     def rss(log_rho: float) -> float:
         # For a given ρ the model is linear in its coefficients.
-        X = _design(x, (*others, math.exp(log_rho)))
+        X = _design(x, (0.0, math.exp(log_rho)))
         return float(np.sum((y - X @ _solve(X, y, True)) ** 2))
 
     # The best of 60 exponents, equally spaced in log ρ, brackets the minimum between its two neighbours.

@@ -37,7 +37,7 @@ class Probe:
         optimizer: the optimizer that trains it.
         every: measure steps 0, n, 2n, …; the same on all ranks.
         geometry: geometry of each matrix, by name or as a `Geometry`. None for the optimizer's main geometry at radius
-            1, as in the paper; "groups" for each parameter group's own geometry and radius, with vectors.
+            1, as in the paper.
         process_group: ranks over which losses are averaged; None for all ranks, if `torch.distributed` is in use.
             Gradients must already be reduced, as DDP and FSDP2 do.
 
@@ -90,8 +90,7 @@ class Probe:
         self.optimizer = optimizer
         self.every = every
         self.points: list[Point] = []
-        # None stands for each group's own.
-        self._geometry = None if geometry == "groups" else resolve(geometry or geometry_of(optimizer))
+        self._geometry = resolve(geometry or geometry_of(optimizer))
         check_member(process_group)
         self._process_group = process_group
         self.step = 0
@@ -139,24 +138,17 @@ class Probe:
 
     def _tensors(self) -> tuple[list[Tensor], list[bool], MaxOverLayers]:
         """Return all tensors that the optimizer trains, each once, which of them are measured, and their norms."""
-        named, geometry_by_tensor = self._geometry, dict[Tensor, Any]()
+        geometry_by_tensor: dict[Tensor, Any] = {}
         # A tensor in two groups counts once, with the geometry of the first.
         for group in self.optimizer.param_groups:
             for p in group["params"]:
                 if p.requires_grad:
-                    geometry = group.get("geometry") if named is None else geometry_in(group, p, named)
-                    geometry_by_tensor.setdefault(p, geometry)
+                    geometry_by_tensor.setdefault(p, geometry_in(group, p, self._geometry))
         # The paper's norms are over matrices; a model without any is measured by its vectors.
-        measured = [named is None or p.ndim >= 2 for p in geometry_by_tensor]
+        measured = [p.ndim >= 2 for p in geometry_by_tensor]
         if not any(measured):
             measured = [True] * len(measured)
         geometries = [one for one, counts in zip(geometry_by_tensor.values(), measured, strict=True) if counts]
-        # An optimizer that is not ours has groups without a geometry.
-        if named is None and not all(isinstance(one, Geometry) for one in geometries):
-            raise ValueError(
-                f'geometry="groups" needs a geometry in every group, which {type(self.optimizer).__name__} lacks: '
-                "pass geometry='spectral', 'sign', 'frobenius' or a Geometry of your own"
-            )
         return list(geometry_by_tensor), measured, MaxOverLayers(geometries)
 
     def _mean_over_ranks(self, losses: list[Tensor]) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Run on two processes, as by ``accelerate launch``: a Trainer and a loop of one's own, each whole and resumed."""
+"""Run on two processes: a Trainer and a loop of one's own, each whole and resumed."""
 
 import sys
 from pathlib import Path

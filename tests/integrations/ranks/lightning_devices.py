@@ -1,4 +1,4 @@
-"""Run on two processes, or by itself, and then Lightning starts the second: a whole run and one resumed, by DDP."""
+"""Run on two processes: a whole run and one resumed, by DDP."""
 
 import sys
 import warnings

@@ -4,16 +4,14 @@ They are imported by the processes alone, for in the long tests that would take 
 """
 
 from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
 from autowarm import AdaptiveWarmup, Lion
 from autowarm.schedule import Calibration
 
-from ..conftest import TwoProcesses
+from ..conftest import OnTwo
 from ..plain import rates_of
 
 STEPS, LR = 12, 0.02
@@ -24,28 +22,25 @@ def rates_of_a_plain_loop(kappa: float, updates: list[list[tuple[float, float]]]
     return rates_of(AdaptiveWarmup(opt, STEPS, calibration=Calibration("spectral", kappa=kappa)), updates)
 
 
-def test_trainer(accelerated: list[dict[str, Any]]) -> None:
-    a, b = (rank["trainer"] for rank in accelerated)
+def test_trainer_and_accelerate(on_two_processes: OnTwo, tmp_path: Path) -> None:
+    both = on_two_processes("accelerated.py", tmp_path)
+    a, b = (rank["trainer"] for rank in both)
     assert a["rates"] == b["rates"] == a["resumed"] == b["resumed"]
     assert a["losses"] != b["losses"]
-    seen = [[(sum(m) / len(m), len(m)) for m in both] for both in zip(a["losses"], b["losses"], strict=True)]
+    seen = [[(sum(m) / len(m), len(m)) for m in two] for two in zip(a["losses"], b["losses"], strict=True)]
     assert a["rates"] == rates_of_a_plain_loop(a["kappa"], seen)
     assert a["phase"] == "decay"
-
-
-def test_accelerate(accelerated: list[dict[str, Any]]) -> None:
-    a, b = (rank["loop"] for rank in accelerated)
+    kappa = a["kappa"]
+    a, b = (rank["loop"] for rank in both)
     assert a["rates"] == b["rates"]
     assert a["losses"] != b["losses"]
-    seen = [[(sum(m) / 2, 48) for m in both] for both in zip(a["losses"], b["losses"], strict=True)]
-    # κ is the Trainer's model's, which is the same.
-    assert a["rates"] == rates_of_a_plain_loop(accelerated[0]["trainer"]["kappa"], seen)
+    seen = [[(sum(m) / 2, 48) for m in two] for two in zip(a["losses"], b["losses"], strict=True)]
+    assert a["rates"] == rates_of_a_plain_loop(kappa, seen)  # of the same model
 
 
-@pytest.mark.parametrize("by", ["forked", pytest.param("itself", marks=pytest.mark.long)])
-def test_lightning(by: str, two_processes: TwoProcesses, tmp_path: Path) -> None:
-    a, b = two_processes.run("lightning_devices.py", tmp_path, by)
+def test_lightning(on_two_processes: OnTwo, tmp_path: Path) -> None:
+    a, b = on_two_processes("lightning_devices.py", tmp_path)
     assert a["rates"] == b["rates"] == a["resumed"] == b["resumed"]
     assert a["losses"] != b["losses"]
-    seen = [[(loss, 6) for loss in both] for both in zip(a["losses"], b["losses"], strict=True)]
+    seen = [[(loss, 6) for loss in two] for two in zip(a["losses"], b["losses"], strict=True)]
     assert a["rates"] == rates_of_a_plain_loop(a["kappa"], seen)

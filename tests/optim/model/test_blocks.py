@@ -69,11 +69,12 @@ def test_muon_reads_a_models_layers_in_blocks(sizes: tuple[int, ...]) -> None:
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
-    for sizes in ((4, 2, 1), (5, 5), (36, 6, 6)):
-        with pytest.raises(ValueError, match=r"36 rows .* do not divide into blocks of \("):
-            Muon.from_model(Fused(), heads=[], blocks={"qkv": sizes})
-    for sizes in ((), (4, 0), (4, -1), (4, 1.0), 0):
-        with pytest.raises(ValueError, match="blocks must be at least 1, or a tuple of such sizes"):
+    for sizes, says in (
+        ((4, 2, 1), r"36 rows .* do not divide into blocks of \("),
+        ((36, 6, 6), r"36 rows .* do not divide into blocks of \("),
+        *((wrong, "blocks must be at least 1, or a tuple of such sizes") for wrong in ((), (4, 0), (4, 1.0), 0)),
+    ):
+        with pytest.raises(ValueError, match=says):
             Muon.from_model(Fused(), heads=[], blocks={"qkv": sizes})
     for layer in (nn.ConvTranspose2d(8, 6, 3), nn.Conv2d(8, 8, 3, groups=2)):
         with pytest.raises(ValueError, match="whose blocks are its groups"):
@@ -85,24 +86,9 @@ def lora() -> nn.Module:
     return peft.get_peft_model(Fused(), peft.LoraConfig(target_modules=["qkv"], r=4))
 
 
-class Experts(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w1 = nn.Parameter(torch.randn(3, 8, 6))
-
-
-def experts_with_lora() -> nn.Module:
-    peft = pytest.importorskip("peft")
-    model = nn.ModuleDict({"experts": Experts()})
-    return peft.get_peft_model(model, peft.LoraConfig(target_modules=[], target_parameters=["experts.w1"], r=4))
-
-
 @each(
     ("make", "blocks", "message"),
     [
-        (lora, {"qkv": 3}, r"the rows of \S*qkv.lora_A.default.weight are not .* put .\"lora_A\": 1. first"),
-        (lora, {"lora_A": 2}, r"the rows of \S*qkv.lora_A.default.weight are not the outputs"),
-        (experts_with_lora, {"lora_B": 2}, r"the rows of \S*lora_B.default.weight are not the outputs"),
         (Fused, {"qkv": 3, "bias|norm": 2}, "'bias|norm' matches none of"),
         (
             lambda: nn.ModuleDict({"wte": nn.Embedding(4, 4), "mix": nn.Linear(4, 4)}),
@@ -117,7 +103,7 @@ def test_blocks_of_what_has_none_are_refused(make: Any, blocks: dict[str, Any], 
 
 
 def test_blocks_of_an_adapter_cut_its_outputs() -> None:
-    opt = Muon.from_model(lora(), heads=[], blocks={"lora_A": 1, "qkv": 3})
+    opt = Muon.from_model(lora(), heads=[], blocks={"qkv": 3})
     blocks = {name: group["geometry"].blocks for group in opt.param_groups for name in group["param_names"]}
     assert {blocks[name] for name in blocks if "lora_A" in name} == {1}
     assert {blocks[name] for name in blocks if "lora_B" in name or "qkv.base" in name} == {3}

@@ -11,11 +11,10 @@ from torch.distributed.device_mesh import DeviceMesh
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from tests.optim.ranks import placements, steps  # noqa: F401, I001
-from tests.rate import search_ranks  # noqa: F401
-from tests.optim.ranks import agreement  # noqa: F401  (the last, which ends with groups that time out)
+from tests.optim.ranks import agreement, placements, steps  # noqa: F401
 from tests.optim.ranks.checks import CHECKS, SIZES
 from tests.programs import leave
+from tests.rate import search_ranks  # noqa: F401
 
 if __name__ == "__main__":
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
@@ -27,4 +26,4 @@ if __name__ == "__main__":
     for (name, size), check in CHECKS.items():
         cases = [*check(meshes[size])] if rank < size else []
         outcomes.append([name, size, len(cases), [repr(case) for case, right in cases if not right]])
-    leave(folder, outcomes)  # a group that has timed out is not waited for
+    leave(folder, outcomes)

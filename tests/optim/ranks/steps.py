@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from autowarm import LMO, Lion, Muon, NormSGD
@@ -82,24 +82,6 @@ def counted() -> Iterator[list[int]]:
         yield asked
 
 
-def cut(model: nn.Module, mesh: DeviceMesh, placements: Callable[[Tensor], list[Shard]]) -> nn.Module:
-    for module in [model, *model.children()]:
-        for name, p in [*module.named_parameters(recurse=False)]:
-            sharded = distribute_tensor(p.detach(), mesh, placements(p))
-            module.register_parameter(name, nn.Parameter(sharded))
-    return model
-
-
-def blocks(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Shards every tensor of two dimensions or more by its last two, and vectors by both dimensions of the mesh."""
-    return cut(model, mesh, lambda p: [Shard(max(0, p.ndim - 2)), Shard(p.ndim - 1)])
-
-
-def twice(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Shards every tensor by its first dimension, and each of its shards again."""
-    return cut(model, mesh, lambda p: [Shard(0), Shard(0)])
-
-
 def tensor_parallel(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """As PyTorch's tutorial has it: tensor parallelism, then FSDP2, which takes a tensor's shards apart once more."""
     columns = {"tall": ColwiseParallel(), "square": ColwiseParallel()}
@@ -134,10 +116,10 @@ def stepped(how: str, mesh: DeviceMesh, name: str, spoilt: bool = False) -> tupl
     return apart(model, alone(name, spoilt)) <= TOLERANCE, sum(asked)
 
 
-SHARDINGS = {"blocks": blocks, "twice": twice, "tensor_parallel": tensor_parallel}
+SHARDINGS = {"tensor_parallel": tensor_parallel}
 # By way to hold a model, how often three steps of Muon ask an oracle, on all ranks together. FSDP's sharded experts are
 # whole matrices on their ranks and do not travel. The ranks along one side of a grid share the work on its shards.
-ASKED = {"ddp": 3 * 8, "fsdp": 3 * 4, "hsdp": 3 * 4, "blocks": 6 * 8, "twice": 6 * 4, "tensor_parallel": 6 * 4}
+ASKED = {"ddp": 3 * 8, "fsdp": 3 * 4, "hsdp": 3 * 4, "tensor_parallel": 6 * 4}
 
 
 def ways(mesh: DeviceMesh) -> dict[str, DeviceMesh]:
@@ -208,7 +190,6 @@ def three_steps(model: nn.Module, optimizer: LMO) -> None:
 FSDP1: Mapping[str, tuple[Made, tuple[str, ...]]] = {
     "muon": (lambda m: Muon.from_model(m, lr=0.1, method="svd"), ()),
     "rows": (lambda m: LMO(m.parameters(), lr=0.1, geometry="rows", momentum=0.0), ()),
-    "normsgd": (lambda m: NormSGD(m.parameters(), lr=0.1), ()),
     "lion": (lambda m: Lion(m.parameters(), lr=0.1, weight_decay=0.1), ("before", "after")),
     "lion, decay by role": (lambda m: Lion.from_model(m, lr=0.1, weight_decay=0.1), ("after",)),
 }

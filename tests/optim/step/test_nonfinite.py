@@ -2,18 +2,17 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from autowarm import LMO, Lion
-from autowarm.optim import Together
+from autowarm import LMO
 from autowarm.optim.step import nonfinite, outliers
 from tests.cases import each
-from tests.optim.makers import CLASSES, EVERY, drawn, said_by
+from tests.optim.makers import CLASSES, EVERY, draw_gradients, drawn, said_by
 
 OF_MODELS = [name for name in EVERY if "adamw" not in name]  # whose Muon has a part for AdamW
 every_optimizer = pytest.mark.parametrize("name", EVERY)
@@ -26,11 +25,6 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
         for module in (nonfinite, outliers):
             monkeypatch.setattr(module, "read_on_host", lambda device: False)
     return request.param
-
-
-def loss_of(model: nn.Module) -> torch.Tensor:
-    x = drawn([(32, 12)], 1)[0]
-    return (model(x) - x).square().mean()
 
 
 def snapshot(opt: LMO) -> dict[torch.Tensor, list[torch.Tensor]]:
@@ -46,7 +40,7 @@ def is_as_before(opt: LMO, before: dict[torch.Tensor, list[torch.Tensor]]) -> bo
 
 @pytest.mark.parametrize("lr", [0.02, torch.tensor(0.02)], ids=["float lr", "tensor lr"])
 @pytest.mark.parametrize("name", OF_MODELS)
-@each("value", [math.nan, math.inf, -math.inf, 1e21, -1e30])
+@each("value", [math.nan, -math.inf, 1e21])
 def test_one_skips_the_whole_update_and_the_next_is_made(
     name: str, lr: float | torch.Tensor, value: float, where: str
 ) -> None:
@@ -56,29 +50,23 @@ def test_one_skips_the_whole_update_and_the_next_is_made(
         exact = {"dtype": torch.float32} if "muon" in name else {}
         return EVERY[name].of_model(model, lr, weight_decay=0.1, **exact)
 
-    torch.manual_seed(0)
-    layers = [nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh()]
-    model = nn.Sequential(*layers, nn.Linear(20, 12))
+    model = nn.Sequential(nn.Linear(12, 20), nn.Linear(20, 20), nn.Linear(20, 12))
     opt = make(model)
-    for _ in range(3):
-        opt.zero_grad()
-        loss_of(model).backward()
+    for seed in range(3):
+        draw_gradients(model, seed)
         opt.step()
-    opt.zero_grad()
     twin, twin_opt = copy.deepcopy((model, opt))
-    loss_of(model).backward()
     before, messages = snapshot(opt), []
-    for hit in (model[2].weight, model[4].bias):
-        clean = hit.grad.clone()
+    for hit in (model[1].weight, model[2].bias):
+        draw_gradients(model, 3)
         hit.grad.view(-1)[3] = value
         messages += said_by(opt.step)
         assert is_as_before(opt, before)
-        hit.grad.copy_(clean)
     assert [one.partition(",")[0] for one in messages] == [f"{type(opt).__name__}: a gradient is not finite"]
     assert opt.skipped_updates == 2
-    loss_of(twin).backward()
-    opt.step()
-    twin_opt.step()
+    for one, step in ((model, opt.step), (twin, twin_opt.step)):
+        draw_gradients(one, 3)
+        step()
     for (called, p), q in zip(model.named_parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(p, q, msg=called)
         assert not torch.equal(p, before[p][0])
@@ -115,26 +103,6 @@ def test_it_is_said_once_and_too_many_in_a_row_are_an_error(
         with pytest.raises(RuntimeError, match=f"gradients were not finite in {most} updates in a row"):
             said_by(lambda: step(last))
     assert p.isfinite().all()
-
-
-def test_counts_are_kept_on_the_device_and_arrive_by_themselves() -> None:
-    """As on a GPU, with a processor for the device: what was counted is told one update later."""
-    skipped = nonfinite.SkippedUpdates(None)
-    skipped.prepare(torch.device("cpu"))
-    good, bad = torch.tensor(True), torch.tensor(False)
-    arrived = [tuple(skipped._count_on_device(nonfinite.Flag(flag, flag))) for flag in (good, bad, bad, good, bad)]
-    assert arrived == [(0, 0), (0, 0), (1, 1), (2, 2), (0, 2)]
-    assert skipped.counts.tolist() == [1, 3]
-
-
-@pytest.mark.parametrize("wrap", [lambda opt: opt, Together, lambda opt: Together(Together(opt))])
-def test_the_warning_points_to_the_line_that_steps(wrap: Callable) -> None:
-    p = nn.Parameter(torch.zeros(2))
-    p.grad = torch.full((2,), math.nan)
-    opt = wrap(Lion([p]))
-    with pytest.warns(UserWarning, match="a gradient is not finite") as caught:
-        opt.step()
-    assert [warning.filename for warning in caught] == [__file__]
 
 
 # ``skip_outliers``: an update whose gradients are far larger than those before is skipped, and no run starves.
@@ -183,13 +151,10 @@ def test_one_far_update_is_skipped_and_counted_and_it_is_off_by_default(name: st
     ],
 )
 def test_a_change_for_good_starves_no_run(sizes: list[float], skipped: list[int], where: str) -> None:
-    opt, _, indices = a_run("lion", sizes, skip_outliers=6.0, max_nonfinite=3)
+    most = 3 if any(map(math.isnan, sizes)) else 1  # no veto counts as divergence
+    opt, _, indices = a_run("lion", sizes, skip_outliers=6.0, max_nonfinite=most)
     assert indices == skipped
     assert opt.skipped_updates == len(indices)
-
-
-def test_vetoes_do_not_count_as_divergence(where: str) -> None:
-    assert a_run("lion", [*USUAL, 30.0, 1.0], skip_outliers=6.0, max_nonfinite=1)[2] == [100]
 
 
 @every_optimizer

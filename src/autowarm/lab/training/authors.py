@@ -24,7 +24,7 @@ def seed_momenta(optimizer: Optimizer) -> None:
                     continue
                 m = p.detach().clone()
                 keep = Rate.of_group(group, p.device).keep
-                local(m).mul_((1 - group["momentum"]) * (1.0 if keep is None else keep))
+                local(m).mul_((1 - group.get("momentum", 0.0)) * (1.0 if keep is None else keep))
                 optimizer.state[p]["momentum_buffer"] = m
 
     optimizer.register_step_pre_hook(torch.no_grad()(seed))

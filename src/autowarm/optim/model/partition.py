@@ -38,7 +38,7 @@ _TRANSPOSED = {"Conv1D"}
 _NO_MATRICES = re.compile(
     r"(^|\.)(oft_(embedding_)?R|boft_[Rs]|hra_u|vblora_\w+|c3a_kernel|randlora_(lambda|gamma)|road_(theta|alpha))(\.|$)"
 )
-_LORA = re.compile(r"(^|\.)lora_[AB]\.")
+_NO_OUTPUTS = re.compile(r"(^|\.)lora_A\.")  # whose rows are a layer's ranks, and never in blocks
 
 USE_FSDP2 = "shard the model with FSDP2 (torch.distributed.fsdp.fully_shard), whose tensors keep their shapes"
 
@@ -212,6 +212,8 @@ def by_reading(
 
 
 def _blocks_of(name: str, blocks: Mapping[str, int | Sequence[int]]) -> int | tuple[int, ...]:
+    if _NO_OUTPUTS.search(name):
+        return 1
     given = next((given for pattern, given in blocks.items() if re.search(pattern, name)), 1)
     return tuple(given) if isinstance(given, Sequence) else operator.index(given)
 
@@ -224,21 +226,9 @@ def check_blocks(blocks: Mapping[str, int | Sequence[int]], model: nn.Module, pa
             f'blocks maps patterns to numbers of blocks, such as {{"qkv": 3}}, or to tuples of sizes, got {blocks!r}'
         )
     check_patterns("blocks", blocks, model)
-    modules = dict(model.named_modules())
-    stepped = parts.matrices + parts.stacks
     for pattern in blocks:
-        if not any(re.search(pattern, name) for name, _ in stepped):
+        if not any(re.search(pattern, name) for name, _ in parts.matrices + parts.stacks):
             raise ValueError(f"blocks: {pattern!r} matches none of the matrices that Muon steps")
-    for name, _ in stepped:
-        lora = _LORA.search(name)
-        if not lora or _blocks_of(name, blocks) == 1:
-            continue
-        # Ranks are the rows of lora_A. PEFT calls those of lora_B outputs, but of stacked experts they may be inputs.
-        if "A" in lora[0] or getattr(modules[name[: lora.start()]], "num_experts", 1) > 1:
-            raise ValueError(
-                f"blocks: the rows of {name} are not the outputs of a layer: choose a pattern that does not match it, "
-                f'or put {{"{lora[0].strip(".")}": 1}} first'
-            )
 
 
 def _is_exported(model: nn.Module, module: nn.Module) -> bool:

@@ -41,7 +41,6 @@ class Agreement:
 
     def __init__(self, process_group: dist.ProcessGroup | None) -> None:
         self._process_group = process_group
-        self._who, self.updates = "", 0  # for an error
         self._params: list[Tensor] = []
         self._sharing: dict[Any, list[int]] = {}  # which tensors each group of ranks shares
         self.checked = False  # whether ranks have compared their tensors and options, and copies the gradients' sizes
@@ -78,16 +77,17 @@ class Agreement:
             updates, refused = [], error
         on_host, capturing = read_on_host(device), is_capturing(device)
         if self._differed is None:
-            self._who, self._differed = type(optimizer).__name__, torch.zeros(1, dtype=torch.int64, device=device)
+            self._differed = torch.zeros(1, dtype=torch.int64, device=device)
             self._copy = None if on_host else HostCopy(self._differed)
         # Once: tensors and options
         if first := not (self.checked or capturing):
-            self._check_tensors(optimizer._options())
+            self._check_tensors(optimizer)
         # At each update: which gradients there are. A rank that refuses its own has none that others could have.
         codes = [_code(p) if refused is None else "refused" for p in params]
-        wait = on_host or first or codes != self._codes
-        if first or codes != self._codes:
+        changed = first or codes != self._codes
+        if changed:
             self._codes, self._sums = codes, self._checksums(codes)
+        wait = on_host or changed
         if self._copy is not None and not capturing:  # of an earlier step
             self._failed |= any(self._copy.read() or ())
         if self._failed:
@@ -100,7 +100,7 @@ class Agreement:
         flags = self._exchange(torch.cat([bad, self._differed]), self._sums)
         not_finite = wait and self._read(flags, optimizer)
         if first and not not_finite:
-            self._check_sizes(squares)
+            self._check_sizes(optimizer, squares)
         if self._copy is None:
             return updates, not not_finite, squares
         self._differed.copy_(flags[1:])
@@ -116,7 +116,7 @@ class Agreement:
             raise refused or self._difference(optimizer)
         return bool(not_finite)
 
-    def _check_tensors(self, options: Sequence[str]) -> None:
+    def _check_tensors(self, optimizer: Any) -> None:
         """Raise RuntimeError if ranks have different tensors or options, or share them in groups that overlap."""
         params, self._sharing = self._params, _sharing(self._params, self._process_group)
         # Ranks of overlapping groups cannot skip the same updates, unless one group holds the other.
@@ -126,26 +126,29 @@ class Agreement:
             {*(m.mesh.flatten().tolist() if hasattr(m, "mesh") else dist.get_process_group_ranks(m))} for m in several
         ]
         overlap = any(not (one <= other or other <= one) for one, other in combinations(members, 2))
-        content = [(tuple(p.shape), str(p.dtype), option) for p, option in zip(params, options, strict=True)]
+        pairs = zip(params, optimizer._options(), strict=True)
+        content = [(tuple(p.shape), str(p.dtype), option) for p, option in pairs]
         # In the form of every update's message, which another rank may send that has no new tensors.
         if read(self._exchange(torch.tensor([0, overlap]), self._checksums(content)))[1]:
             raise RuntimeError(
-                f"{self._who}: ranks have different tensors or options, or share tensors in groups that overlap "
-                f"without one holding the other, so no rank makes this update; this rank has {len(params)} tensors. "
-                "Build the optimizer from the same model, on one mesh, with the same options, on every rank"
+                f"{type(optimizer).__name__}: ranks have different tensors or options, or share tensors in groups that "
+                f"overlap without one holding the other, so no rank makes this update; this rank has {len(params)} "
+                "tensors. Build the optimizer from the same model, on one mesh, with the same options, on every rank"
             )
         self.checked = True
 
-    def _check_sizes(self, squares: Sequence[Tensor]) -> None:
+    def _check_sizes(self, optimizer: Any, squares: Sequence[Tensor]) -> None:
         """Raise RuntimeError if copies have gradients of other sizes: they will not stay equal."""
         if [*self._sharing] != [self._process_group]:
             return  # there are shards, of which each rank has its own
         size = round(1024 * math.log2(math.fsum(read(part.reshape(1))[0] for part in squares) or 1.0))
         message = torch.tensor([size, -size], device=self._sums[self._process_group].device)
-        if sum(read(self._greatest(message, self._process_group))) > 1:  # a thousandth, and no rounding
+        dist.all_reduce(message, op=_MAX, group=self._process_group)
+        if sum(read(message)) > 1:  # a thousandth, and no rounding
             raise RuntimeError(
-                f"{self._who}: ranks have gradients of different sizes, so no rank makes this update. With "
-                "process_group all train copies of one model: wrap it in DistributedDataParallel, or average gradients"
+                f"{type(optimizer).__name__}: ranks have gradients of different sizes, so no rank makes this update. "
+                "With process_group all train copies of one model: wrap it in DistributedDataParallel, or average "
+                "gradients"
             )
 
     def total(self, squares: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -176,33 +179,21 @@ class Agreement:
         The messages follow each other, so that what one of them tells reaches the ranks of all.
         """
         for ranks, pair in sums.items():
-            message = self._greatest(torch.cat([pair, flags.to(pair.device)]), ranks)  # (4,): max c, −min c, flags
+            message = torch.cat([pair, flags.to(pair.device)])  # (4,): c, −c, bad, differed
+            dist.all_reduce(message, op=_MAX, group=ranks)
             message[3:].add_(message[:2].sum())  # max c − min c, never below 0
             flags = message[2:].to(flags.device)
         return flags
 
-    def _greatest(self, message: Tensor, ranks: Any) -> Tensor:
-        """The greatest of each number on the ranks, in place."""
-        try:
-            dist.all_reduce(message, op=dist.ReduceOp.MAX, group=ranks)
-        except RuntimeError as error:
-            raise RuntimeError(
-                f"rank {dist.get_rank()} waited in vain for the other ranks, after {self.updates} steps of "
-                f"{self._who}: they exchange messages at each step, so every rank must make as many steps; or one of "
-                "them has ended. If ranks have uneven inputs, give them equal shards, or the DataLoader drop_last=True"
-            ) from error
-        return message
-
     def _difference(self, optimizer: Any) -> RuntimeError:
         """The error for ranks that differ. Another message could tell which tensors do, but it might never arrive."""
         names = [name_of(group, i) for group in optimizer.param_groups for i in range(len(group["params"]))]
-        coded = zip(names, self._codes or (), self._params, strict=True)
-        unusual = [f"{name} ({code or 'none'})" for name, code, p in coded if code != p.dtype]
-        which = f"this rank has {few(unusual)}" if unusual else "this rank has all, and another says what it lacks"
+        lacking = [name for name, p in zip(names, self._params, strict=True) if p.grad is None]
+        which = f"lacks that of {few(lacking)}" if lacking else "has all, and another says what it lacks"
         return RuntimeError(
-            f"{self._who}: ranks have different tensors or gradients, or one rank cannot use its own, so no rank makes "
-            f"this update; of the gradients, {which}. Run the same backward pass on every rank, and give a tensor that "
-            "a rank does not use a gradient of zeros"
+            f"{type(optimizer).__name__}: ranks have different tensors or gradients, or one rank cannot use its own, "
+            f"so no rank makes this update; of the gradients, this rank {which}. Run the same backward pass on every "
+            "rank, and give a tensor that a rank does not use a gradient of zeros"
         )
 
 
@@ -238,9 +229,8 @@ def _bad(updates: Sequence[Update], device: torch.device) -> tuple[Tensor, list[
 
 
 def _code(p: Tensor) -> Any:
-    """What ranks compare of a gradient: its dtype, and its placements if they are not its tensor's; None for none."""
+    """What ranks compare of a gradient: whether there is one, and its placements if they are not its tensor's."""
     g = p.grad
     if g is None:
-        return None
-    moved = type(g) not in PLAIN and placements_of(g) != placements_of(p)
-    return (g.dtype, placements_of(g)) if moved else g.dtype
+        return "none"
+    return placements_of(g) if type(g) not in PLAIN and placements_of(g) != placements_of(p) else ""

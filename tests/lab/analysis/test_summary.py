@@ -49,10 +49,8 @@ def test_the_best_is_by_mean_and_the_difference_is_paired_over_seeds() -> None:
         (BROKEN + curve("adaptive", 5, 9.0, None), "Undecided: "),
         (GRID + curve("adaptive", 9, 2.0, 2.4, ended_by="clock"),
          "In 2 of 2 runs of the default the time limit (max_warmup), not the loss, ended"),
-        (curve("linear", 1, 2.011, 1.991) + curve("linear", 5, 2.055, 1.955),
-         "differ by 0.004 nats at most, no more than the noise: this setting shows nothing"),
         (curve("linear", 1, 2.1, 2.101) + curve("linear", 5, 2.5, 2.501),
-         "differ by 0.400 nats at most; the worst is 5 updates."),
+         "The worst, 5 updates, is 0.400 nats higher."),
         (curve("greedy", 0, 1.9), "No hand-set warm-up was run; greedy: loss 1.900."),
         (curve("adaptive", 5, None), "No hand-set warm-up was run; the default: diverged."),
     ],
@@ -106,7 +104,6 @@ def test_every_verdict_is_one_of_three_and_agrees_with_the_numbers_that_are_show
         text, outcome, difference = verdict(summary), summary.outcome, summary.difference
         observed[outcome] += 1
         assert [word for word in ("better", "worse", "undecided") if word in text.lower()] == [outcome] * bool(outcome)
-        assert "noise" not in text or outcome in ("undecided", None)
         assert headline([summary]).startswith("One seed decides nothing") == (len(summary.seeds) == 1)
         assert len(summary.seeds) < 2 or (outcome in headline([summary])) == (outcome != "undecided" or not difference)
         assert len(summary.seeds) != 1 or outcome == "undecided"
@@ -180,15 +177,6 @@ def test_a_default_that_the_clock_alone_ended_is_said_to_be_a_ramp() -> None:
     assert headline(summarise(rows)).endswith("which here is a ramp of fixed length")
 
 
-def test_of_lengths_that_do_not_matter_one_grid_in_twenty_at_most_seems_to_differ() -> None:
-    generator, actual = np.random.default_rng(0), 0
-    for _ in range(400):
-        losses = generator.normal(2.0, 0.1, (6, 4)) + generator.standard_normal(4)
-        (summary,) = summarise([row("linear", i, seed, losses[i, seed]) for i in range(6) for seed in range(4)])
-        actual += bool(summary.length_matters)
-    assert 0 < actual / 400 <= 0.05
-
-
 def test_small_numbers_keep_three_digits_and_the_sign_that_decides() -> None:
     assert [number(x) for x in (2.0, 0.0101, 0.0034567, -1.2345e-6)] == ["2.000", "0.010", "0.00346", "-1.23e-06"]
     assert [number(x, 4, "+") for x in (-0.0, -0.0004, 0.0234)] == ["+0.0000", "-0.0004", "+0.0234"]
@@ -205,7 +193,7 @@ def test_lengths_are_ranked_on_the_seeds_that_all_of_them_have() -> None:
     hard, spared = curve("linear", 0, 4.0, 3.0, 3.0), curve("linear", 40, 3.1, 3.1, 3.1)[1:]
     (summary,) = summarise(hard + spared + curve("adaptive", 9, 4.0, 3.0, 3.0))
     assert summary.best.warmup_steps == 0
-    assert "differ by 0.100" in verdict(summary)
+    assert "is 0.100 nats higher" in verdict(summary)
     (summary,) = summarise([*hard, *spared, row("linear", 20, 7, None), *curve("linear", 20, 2.9, 2.9, 2.9)[1:]])
     assert summary.best.warmup_steps == 0  # one that diverged is not the best, whichever seed that was
 

@@ -90,12 +90,8 @@ class Summary:
 
     def on_common_seeds(self, point: Point) -> float:
         """A hand-set point's mean loss over the seeds that all have, for runs may fail; infinite if one diverged."""
-        seeds = self._common_seeds or point.losses.keys()
+        seeds = set.intersection(*(set(one.losses) for one in self.manual)) or point.losses.keys()
         return math.inf if point.diverged else math.fsum(point.losses[seed] for seed in seeds) / len(seeds)
-
-    @property
-    def _common_seeds(self) -> set[int]:
-        return set.intersection(*(set(point.losses) for point in self.manual)) if self.manual else set()
 
     @property
     def edge(self) -> str:
@@ -160,17 +156,6 @@ class Summary:
         """How far the worst hand-set length is behind the best, over the seeds that all have; None if it diverged."""
         losses = [self.on_common_seeds(point) for point in self.manual]
         return max(losses) - min(losses) if losses and math.isfinite(max(losses)) else None
-
-    @property
-    def length_matters(self) -> bool | None:
-        """Whether the hand-set lengths differ by more than the noise; None if that cannot be told."""
-        seeds, count = sorted(self._common_seeds), len(self.manual)
-        if count < 2 or len(seeds) < 2 or self.worst is None:
-            return None
-        ranked = sorted(self.manual, key=self.on_common_seeds)
-        best, *others, worst = ([point.losses[seed] for seed in seeds] for point in ranked)
-        chosen = replace(against_best(worst, best, others), choices=count * (count - 1) // 2)  # among all pairs
-        return chosen.outcome == "worse"
 
 
 def summarise(rows: Iterable[Row], own: bool = False) -> list[Summary]:
@@ -272,13 +257,9 @@ def verdict(summary: Summary) -> str:
     if ours is not None and (by_time := ours.ended_by.get("clock")):
         words.append(f"In {by_time} of {len(ours.losses)} runs of the default the time limit (max_warmup), not the "
                      "loss, ended the warm-up.")  # fmt: skip
-    if (matters := summary.length_matters) is not None and summary.worst is not None:
+    if summary.worst:
         worst = max(summary.manual, key=summary.on_common_seeds)
-        differ = f"The hand-set lengths differ by {number(summary.worst)}{summary.unit} at most"
-        if matters:
-            words.append(f"{differ}; the worst is {worst.length}.")
-        elif summary.outcome not in ("better", "worse"):
-            words.append(f"{differ}, no more than the noise: this setting shows nothing.")
+        words.append(f"The worst, {worst.length}, is {number(summary.worst)}{summary.unit} higher.")
     return " ".join(words)
 
 

@@ -90,7 +90,7 @@ def random_rows(random: np.random.Generator) -> list[dict]:
 
 
 NUMBERS = re.compile(
-    r"difference (\S+?)(?: nats)?, 95% interval (\S+) to ([^\s,)]+)(?:\)|, allowing for the choice among (\d+)\))"
+    r"difference (\S+?)(?: nats)?, 95% interval (\S+) to ([^\s,)]+)(?:\)|, longer below: the best of (\d+) )"
 )
 
 
@@ -116,6 +116,7 @@ def test_every_verdict_is_one_of_three_and_agrees_with_the_numbers_that_are_show
         assert int(actual[4] or 1) == len(summary.manual)
         assert (low, high) == pytest.approx(difference.interval(), rel=0.01, abs=5.1e-5)
         assert low <= mean <= high
+        assert len(summary.manual) > 1 or high - mean == pytest.approx(mean - low, rel=0.02, abs=1.1e-4)
         assert ("seeds would decide" in text) == (outcome == "undecided")
         assert outcome == ("better" if high < 0 else "worse" if low > 0 else "undecided")
         assert float(cells(summary)[5].split(" ")[0]) == mean  # the table's

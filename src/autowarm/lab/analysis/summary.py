@@ -289,7 +289,8 @@ def _compared(summary: Summary) -> str:
     if (interval := difference.interval()) is None:
         return f"{words} ({amount}; one seed gives no interval)."
     low, high = (number(end, 4, "+") for end in interval)
-    allowing = f", allowing for the choice among {many}" if (many := len(summary.manual)) > 1 else ""
-    text = f"{words} ({amount}, 95% interval {low} to {high}{allowing})."
+    many = len(summary.manual)
+    why = f", longer below: the best of {many} lengths was chosen on the same seeds" if many > 1 else ""
+    text = f"{words} ({amount}, 95% interval {low} to {high}{why})."
     seeds = f"About {enough}" if (enough := difference.seeds_to_decide) else "More than 100"
     return f"{text} {seeds} seeds would decide." if undecided else text

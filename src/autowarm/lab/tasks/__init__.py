@@ -158,6 +158,8 @@ class Task:
         model = self.inner.model()
         if not isinstance(model, nn.Module):
             raise self._objection(f"model() must return a torch.nn.Module, got {_kind(model)}")
+        if extra := [name for name in model.state_dict() if name.endswith("_extra_state")]:  # by `get_extra_state`
+            raise self._objection(f"model() has {extra[0]}, and a checkpoint holds only tensors: keep it as a buffer")
         return model.train()
 
     def batches(self, first: int, rows: slice) -> Iterator[Batch]:

@@ -155,11 +155,9 @@ def _save(model: Any, folder: Path, state: Mapping[str, Tensor] | None) -> None:
             if any(isinstance(module, _Rows) for module in model.modules()):
                 state = _unfused(model.state_dict() if state is None else state)
             model.save_pretrained(folder, state_dict=None if state is None else dict(state))
-        elif state is None and all(isinstance(value, Tensor) for value in model.state_dict().values()):
+        elif state is None:
             save_model(model, str(path), metadata={"format": "pt"})
         else:
-            if state is None:  # the extra state of modules, which may be of any type, is left out
-                state = {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
             save_file({name: value.contiguous() for name, value in state.items()}, path, metadata={"format": "pt"})
     except SafetensorError as error:  # also raised on a full disk
         raise OSError(f"{path.name} cannot be written: {error}") from None

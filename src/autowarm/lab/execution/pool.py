@@ -23,7 +23,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..errors import BrokenTask, LabError
+from ..errors import LabError
 from ..files import Busy, claim, write_atomically
 from ..processes import LOST, Interrupted, Stop, context, follow_parent, gpus, room, starting
 from .display import Display
@@ -110,7 +110,6 @@ def follow(
 ) -> dict[str, str]:
     """Wait for the jobs while updating the display; return the messages of those that failed."""
     failed: dict[str, str] = {}
-    some_done = False
     while pending:
         asked.obey()
         for event in news():
@@ -122,14 +121,9 @@ def follow(
             except BrokenProcessPool:
                 raise
             except Exception as error:
-                message, broken = explain(error), isinstance(getattr(error, "cause", error), BrokenTask)
-                display.fail(name, message)
-                if broken and message in failed.values() and not some_done:
-                    display.note("the task fails in every run: no other run is begun")
-                    return {**failed, name: message, **dict.fromkeys(pending.values(), message)}
-                failed[name] = message
+                failed[name] = explain(error)
+                display.fail(name, failed[name])
             else:
-                some_done = True
                 display.finish(name, row)
     return failed
 

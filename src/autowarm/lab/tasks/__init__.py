@@ -27,7 +27,6 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
 from ..config import LabError, RunConfig
-from ..errors import BrokenTask
 from ..files import sha256
 from ..registry import SMALL_TASKS
 
@@ -243,7 +242,7 @@ class Task:
             seed_all(*words)
 
     def _objection(self, what: str) -> LabError:
-        return BrokenTask(f"{f'{Path(self.file).name}: ' if self.file else ''}{what}")
+        return LabError(f"{f'{Path(self.file).name}: ' if self.file else ''}{what}")
 
 
 def _kind(value: Any) -> str:

@@ -7,12 +7,11 @@ With its config a task is a run, whose `identity` and id are here, too.
 - `own`: a user's task, from `FILE.py:NAME` or from Python.      - `fingerprint`: what its code is.
 """
 
-import copy
 import dataclasses
 import json
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -222,10 +221,6 @@ class Task:
                 # Batches in pinned memory are copied while the device computes; others are copied as ever.
                 wide = dtype if leaf.is_floating_point() else None
                 return leaf.to(device, wide, non_blocking=device.type != "cpu")
-            if isinstance(leaf, MutableMapping):  # such as transformers' BatchEncoding
-                clone: Any = copy.copy(leaf)
-                clone.update({key: tree_map(moved, value) for key, value in leaf.items()})
-                return clone
             return leaf.to(device) if hasattr(leaf, "to") else leaf
 
         whole = tree_map(moved, batch)

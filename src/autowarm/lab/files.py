@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,16 +46,6 @@ def write_atomically(path: Path, data: bytes | str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def follow_umask(path: Path) -> None:
-    """Let those read a file that another library wrote whom the umask lets read any other."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        beside.touch(exist_ok=False)  # the umask itself can be read only by changing it, for all threads
-        shutil.copymode(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def read_object(path: Path, remedy: str, *keys: str, schema: int | None = None) -> dict[str, Any]:

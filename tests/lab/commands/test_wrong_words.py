@@ -59,7 +59,6 @@ WRONG: list[tuple[list[str] | str, str]] = [  # words, or a line of them
     ("train --schedule.warmup_steps 10", "schedule.warmup_steps belongs to kind linear"),
     (["compare", "--seeds=[-1]"], ""),
     (["sweep", "--config", "tiny/baselines", f"--seeds=[{2**64}]"], ""),
-    (["compare", "--options={muon: {blocks: {'(': 3}}}", "--rates={muon: [0.1]}"], ""),
     (["compare", "--warmups=[.inf]"], ""),
     (["compare", "--rates={muon: [.nan]}"], ""),
 ]

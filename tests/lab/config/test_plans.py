@@ -98,8 +98,6 @@ LINEAR = {"schedule.kind": "linear"}
          "cells.a: schedule.sigma_f2 1 and 2 give the same paper run"),
         ({"grid": [{"schedule.kind": ["adaptive"], "schedule.sigma_f2": [1, 2]}]},
          "cells.a: schedule.sigma_f2 1 and 2 give the same adaptive run"),
-        ({"cells": {"a": {"set": {"optimizer.lr": 0.1}}, "b": {"set": {"optimizer.lr": 0.2}}},
-          "override": {"optimizer.lr": 0.3}}, "cells.b and cells.a have the same runs"),
         ({"grid": [PAPER | {"schedule.sigma_f2": [1000, 2000]}], "override": {"schedule.peak_gap": 0.5}},
          "schedule.peak_gap gives Δ': set one of them"),
         ({"grid": [{"optimizer.lr": 0.001}, {"optimizer.lr": 0.01}]}, "differ in optimizer.lr: 0.001 → 0.01"),

@@ -198,19 +198,15 @@ class SweepConfig(Plan):
 
 
 def _check_effect(chosen: Iterable[tuple[str, Mapping[str, Any], RunConfig]]) -> None:
-    """Raise LabError if two values on an axis, or two cells, give the same runs: what varies must have an effect."""
-    why = "because another key or the override has the last word: leave one out"
-    cells: dict[str, dict[str, Mapping[str, Any]]] = {}
+    """Raise LabError if two values on an axis give the same run: what varies must have an effect."""
+    first: dict[tuple[str, str], Mapping[str, Any]] = {}
     for name, varied, run in chosen:
         kind = run.schedule.kind
         ignored = {key: None for key, kinds in FOLLOWED.items() if kind not in kinds}
-        settings = repr(merged(dataclasses.asdict(run), {"schedule": ignored}))
-        other = cells.setdefault(name, {}).setdefault(settings, varied)
-        if key := next((key for key in varied if varied[key] != other[key]), None):
-            raise LabError(f"cells.{name}: {key} {other[key]} and {varied[key]} give the same {kind} run, {why}")
-    for (first, some), (second, others) in itertools.combinations(cells.items(), 2):
-        if some.keys() == others.keys():
-            raise LabError(f"cells.{second} and cells.{first} have the same runs, {why}")
+        other = first.setdefault((name, repr(merged(dataclasses.asdict(run), {"schedule": ignored}))), varied)
+        if key := next((key for key in varied if varied[key] != other.get(key, varied[key])), None):
+            raise LabError(f"cells.{name}: {key} {other[key]} and {varied[key]} give the same {kind} run, because "
+                           "another key or the override has the last word: leave one out")  # fmt: skip
 
 
 def _distinct(points: Sequence[Point]) -> list[Point]:

@@ -261,11 +261,6 @@ class RunConfig:
                   if getattr(model, name) != getattr(ModelConfig, name)]  # fmt: skip
         require(not (llamas and model.sees_images),
                 f"model.{' and '.join(llamas)} belong to a llama, got model.name {model.name}")  # fmt: skip
-        try:
-            for pattern in self.optimizer.options.get("blocks") or ():
-                re.compile(str(pattern))
-        except (re.error, TypeError) as error:
-            raise ValueError(f"optimizer.options.blocks: a key is no regular expression: {error}") from None
         kind, length, last = SCHEDULES[schedule.kind], schedule.warmup_steps, self.steps - 1
         require(not kind.by_hand or (length is not None and 0 <= length <= last),
                 f"{schedule.kind} needs warmup_steps from 0 to steps − 1 = {last}, got {length}")  # fmt: skip

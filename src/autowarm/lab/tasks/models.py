@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from ..config import ModelConfig
 from ..errors import needs
-from ..files import follow_umask
 
 
 def llama(config: ModelConfig, seed: int) -> nn.Module:
@@ -136,9 +135,12 @@ def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = 
     `state` is the full weights, if the model itself holds only shards of them.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix=".weights-") as scratch:
+        (usual := Path(scratch, "usual")).touch()
+        mode = usual.stat().st_mode  # as the umask has it; safetensors lets nobody else read its files
+        usual.unlink()
         _save(model, Path(scratch), state)  # transformers deletes what looks like weights beside its own
         for written in sorted(Path(scratch).iterdir()):
-            follow_umask(written)
+            written.chmod(mode)
             os.replace(written, folder / written.name)
 
 

@@ -27,6 +27,8 @@ WRONG: list[tuple[list[str] | str, str]] = [  # words, or a line of them
     (["compare", "--task", "nofile.py:X"], "--task nofile.py:X: no such file: nofile.py"),
     (["train", "--config", "x.yaml"], "no such preset; known are as-the-authors, llama-124m, llama-210m"),
     (["train", "--task", "line.py:Line", "--batch_size", "7"], "batch_size has no effect with a task"),
+    (["train", "--task", "mlp", "--engine.accumulate", "2"], "engine.accumulate has no effect with a task"),
+    (["train", "--engine.accumulate", "3"], "batch_size must be a multiple of engine.accumulate, got 16 and 3"),
     (["compare", "--run.seed", "5"], "run.seed has no effect in a comparison: give seeds"),
     (["train", "--preset", "tiny"], "unknown option --preset, given 'tiny'; --config takes a preset, and --help lists"),
     (["train", "--optimizer"], "--optimizer.name needs a value: text"),

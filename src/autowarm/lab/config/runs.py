@@ -236,8 +236,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         model, schedule = self.model, self.schedule
         unset = RunConfig() if self.task else self
-        for name in ("model", "data", "batch_size", "eval_batches", "whole_validation"):
-            require(getattr(self, name) == getattr(unset, name),
+        for name in ("model", "data", "batch_size", "eval_batches", "whole_validation", "engine.accumulate"):
+            require(attrgetter(name)(self) == attrgetter(name)(unset),
                     f"{name} has no effect with a task, which brings its own model, data and batches")  # fmt: skip
         if not self.is_own_task:
             if self.task is not None:
@@ -255,7 +255,7 @@ class RunConfig:
         width, heads, size, count = model.width, model.heads, self.batch_size, self.engine.accumulate
         require(width % (2 * heads) == 0,
                 f"width must be a multiple of 2·heads (rotary pairs), got width {width}, heads {heads}")  # fmt: skip
-        require(self.task is not None or size % count == 0,
+        require(size % count == 0,
                 f"batch_size must be a multiple of engine.accumulate, got {size} and {count}")  # fmt: skip
         llamas = [name for name in ("scaled_residual", "norm_eps", "fused_qkv")
                   if getattr(model, name) != getattr(ModelConfig, name)]  # fmt: skip

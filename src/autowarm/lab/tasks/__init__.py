@@ -212,9 +212,7 @@ class Task:
         return numbers if "loss" in numbers and self.file is None else {**numbers, "loss": self.loss(model, batch)}
 
     def pieces(self, batch: Batch, device: torch.device, count: int, dtype: torch.dtype | None = None) -> list[Batch]:
-        """Move the batch to a device, its real numbers to ``dtype``, and split it; the last piece may be smaller."""
-        if self.file is not None and count > 1:
-            raise LabError("run.engine.accumulate must be 1 for a task of your own: make its batches smaller")
+        """Move the batch to a device, its real numbers to ``dtype``, and split it into equal pieces."""
 
         def moved(leaf: Any) -> Any:
             if isinstance(leaf, Tensor):

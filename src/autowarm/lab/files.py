@@ -82,8 +82,7 @@ def claim(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        what = "a link to nothing" if folder.is_symlink() else "a file"
-        raise LabError(f"{folder} is {what}, and a folder is needed: choose another, such as {free(folder)}") from None
+        raise LabError(f"{folder} is no folder: choose another, such as {free(folder)}") from None
     files = sorted(path.name for path in folder.iterdir())
     if MARKER in files:
         return

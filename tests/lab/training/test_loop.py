@@ -184,12 +184,14 @@ def test_same_seed_same_start_and_batches_whatever_the_schedule(run: RunConfig, 
 
 
 def test_micro_batches_change_a_run_by_rounding_only(run: RunConfig, tmp_path: Path) -> None:
-    results = [
-        train(dataclasses.replace(run, engine=EngineConfig(precision="float64", accumulate=count)), tmp_path / f"{count}")
+    whole, split = (
+        train(
+            dataclasses.replace(run, engine=EngineConfig(precision="float64", accumulate=count)), tmp_path / str(count)
+        )
         for count in (1, 4)
-    ]
+    )
     for name in ("train_loss", "val_loss"):
-        assert results[1][name] == pytest.approx(results[0][name], rel=1e-9)
+        assert split[name] == pytest.approx(whole[name], rel=1e-9)
 
 
 @pytest.mark.long

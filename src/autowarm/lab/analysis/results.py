@@ -4,7 +4,6 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,13 @@ from autowarm import __version__
 from ..config import LabError
 from ..files import read_object, write_json
 from ..training.metrics import finite
-from .summary import Row, Summary, summarise, verdict
-from .table import lines, show
+from .summary import Row, Summary, summarise
+from .table import show
 
 SCHEMA = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results:
     folder: Path  # of `results.json`
     document: Mapping[str, Any]  # the file's content
@@ -48,11 +47,7 @@ class Results:
             show(self.summaries, self.failed, console)
         return f"{captured.get()}{self.folder / 'report.html'}"
 
-    def _repr_html_(self) -> str:
-        cells = ("".join(f"<td>{escape(text)}</td>" for text in line) for line in lines(self.summaries))
-        rows = "".join(f"<tr>{line}</tr>" for line in cells)
-        verdicts = "".join(f"<li>{escape(f'{one.title}: {verdict(one)}')}</li>" for one in self.summaries)
-        return f"<table>{rows}</table><ul>{verdicts}</ul><p>{escape(str(self.folder / 'report.html'))}</p>"
+    __repr__ = __str__  # in a notebook
 
 
 def write_results(

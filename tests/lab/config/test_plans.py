@@ -32,15 +32,15 @@ def test_cells_override_base_and_the_grid_overrides_cells() -> None:
     )
     points = config.points()
     assert [point.name for point in points] == [
-        "a linear10 seed0", "a linear3 seed0", "c adaptive steps=40 seed0",
-        "a linear10 seed1", "a linear3 seed1", "c adaptive steps=40 seed1",
+        "a, warm-up 10, seed 0", "a, warm-up 3, seed 0", "c, default, steps 40, seed 0",
+        "a, warm-up 10, seed 1", "a, warm-up 3, seed 1", "c, default, steps 40, seed 1",
     ]  # fmt: skip
     first = points[0].run
     assert (first.model.width, first.model.layers, first.steps, first.optimizer.name) == (32, 1, 20, "lion")
     over = dataclasses.replace(config, override={"steps": 6}, only=["a"])
     assert {point.run.steps for point in over.points()} == {6}
     over = dataclasses.replace(config, override={"steps": 6}, only=["c"], seeds=[0])
-    assert [(point.name, dict(point.varied)) for point in over.points()] == [("c adaptive seed0", {})]
+    assert [(point.name, dict(point.varied)) for point in over.points()] == [("c, default, seed 0", {})]
 
 
 def test_every_sweep_is_there_at_every_scale() -> None:
@@ -103,7 +103,7 @@ LINEAR = {"schedule.kind": "linear"}
         ({"grid": [{"optimizer.lr": 0.001}, {"optimizer.lr": 0.01}]}, "differ in optimizer.lr: 0.001 → 0.01"),
         ({"grid": [LINEAR | {"schedule.warmup_steps": [5, 10]},
                    LINEAR | {"schedule.warmup_steps": [5, 20], "schedule.div": 10.0}]},
-         "two runs like 'a linear5-div10 seed0' differ in schedule.div: None → 10.0: give both"),
+         "two runs like 'a, warm-up 5, seed 0' differ in schedule.div: None → 10.0: give both"),
         ({"grid": [{"seed": [1, 2]}]}, "cells.a: seed is set by the sweep's seeds"),
         ({"grid": [{"optimizer.lr": []}]}, "the plan has no runs"),
         ({"rates": {"muon": [0.0012345671, 0.0012345679]}}, "differ in optimizer.lr"),

@@ -108,7 +108,7 @@ def test_a_failure_in_one_optimizer_leaves_the_others(tmp_path: Path, monkeypatc
     results = compare(
         Half(), rates={"bad": [1.0], "adamw": [0.1]}, schedules=["linear"], warmups=[0], out=tmp_path, steps=3
     )
-    assert list(results.failed) == ["bad-lr1-linear0-div10-seed5"]
+    assert list(results.failed) == ["bad 1, warm-up 0, seed 5"]
     assert [row["optimizer"] for row in results.rows] == ["adamw"]
     assert "failed runs: 1. test_own_compare.py" in str(results)
     with pytest.raises(LabError, match="every run failed: test_own_compare.py:"):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from ..config import printable
-from ..registry import OPTIMIZERS
+from ..registry import title
 from .statistics import Estimate, Outcome, against_best
 
 Row = Mapping[str, Any]
@@ -66,8 +66,7 @@ class Summary:
     @property
     def name(self) -> str:
         """The optimizer as its authors spell it."""
-        name: str = self.cell["optimizer"]
-        return OPTIMIZERS[name].title if name in OPTIMIZERS else name
+        return title(self.cell["optimizer"])
 
     @property
     def title(self) -> str:

@@ -25,7 +25,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from ..errors import LabError, as_usage_error, differences, nearest, require
-from ..registry import FOLLOWED, OPTIMIZERS, SCHEDULES, check
+from ..registry import FOLLOWED, OPTIMIZERS, SCHEDULES, check, title
 from .build import build, leaves, merged
 from .runs import RunConfig
 
@@ -140,7 +140,7 @@ class CompareConfig(Plan):
             for lr, schedule in itertools.product(rates, schedules):
                 optimizer = dataclasses.replace(self.run.optimizer, name=name, lr=lr, options=options)
                 run = dataclasses.replace(self.run, optimizer=optimizer, schedule=schedule, seed=seed)
-                points.append(Point(run.label, run))
+                points.append(Point(f"{title(name)} {lr:g}, {schedule.words}, seed {seed}", run))
         return _distinct(points)
 
 
@@ -192,8 +192,8 @@ class SweepConfig(Plan):
         fixed, points = leaves(self.override, RunConfig, "override"), []
         for seed, (name, varied, run) in itertools.product(self.seeds, chosen):
             axes = {key: value for key, value in varied.items() if key not in fixed}
-            words = [name, run.schedule.label, *(f"{key.split('.')[-1]}={value}" for key, value in axes.items())]
-            points.append(Point(" ".join([*words, f"seed{seed}"]), dataclasses.replace(run, seed=seed), name, axes))
+            words = [name, run.schedule.words, *(f"{key.split('.')[-1]} {value}" for key, value in axes.items())]
+            points.append(Point(", ".join([*words, f"seed {seed}"]), dataclasses.replace(run, seed=seed), name, axes))
         return _distinct(points)
 
 

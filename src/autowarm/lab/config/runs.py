@@ -137,6 +137,12 @@ class ScheduleConfig:
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def words(self) -> str:
+        """The schedule as a run's name has it."""
+        entry = SCHEDULES[self.kind]
+        return f"warm-up {self.warmup_steps}" if entry.by_hand else entry.title or self.kind
+
+    @property
     def label(self) -> str:
         if not SCHEDULES[self.kind].by_hand:
             return self.kind

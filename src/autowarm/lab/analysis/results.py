@@ -72,10 +72,26 @@ def read_results(folder: Path) -> Results:
     """Read the `results.json` of a results folder; LabError if it is missing, damaged, or of another schema."""
     path = folder / "results.json"
     if not path.is_file():
+        if missing := unfinished(folder):
+            raise LabError(missing)
         raise LabError(f"{folder} holds no results.json: give the folder of a finished `autowarm compare` or `sweep`")
     remedy = "run the command that made it again"
     document = read_object(path, remedy, "environment", "config", "corpus", "runs", schema=SCHEMA)
     return Results(folder, document, summarise(document["runs"], own=bool(document["corpus"].get("own"))))
+
+
+def unfinished(folder: Path) -> str:
+    """Say what of a plan that was begun in a folder is finished, and how to go on; "" if all is, with results, or none was begun."""
+    if not (manifest := folder / "manifest.json").is_file():
+        return ""
+    runs = read_object(manifest, "run the command that made it again", "runs")["runs"]
+    # The paths are as the command had them, from the folder in which it was given.
+    places = {run["name"]: {Path(run["folder"]), folder / "runs" / Path(run["folder"]).name} for run in runs}
+    done = [name for name, some in places.items() if any((place / "result.json").is_file() for place in some)]
+    if len(done) == len(runs) and (folder / "results.json").is_file():
+        return ""
+    finished = f" ({'; '.join(done)})" if done else ""
+    return f"{folder}: {len(done)} of {len(runs)} runs are finished{finished}. Repeat its command to go on"
 
 
 def environment() -> dict[str, Any]:

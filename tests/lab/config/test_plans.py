@@ -5,9 +5,17 @@ from typing import Any
 import pytest
 
 from autowarm import AdaptiveWarmup
-from autowarm.lab.config import CompareConfig, LabError, OptimizerConfig, RunConfig, ScheduleConfig, SweepConfig
-from autowarm.lab.config.build import SCALES, presets
-from autowarm.lab.config.plans import combinations
+from autowarm.lab.config import (
+    CompareConfig,
+    LabError,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+    ScheduleConfig,
+    SweepConfig,
+)
+from autowarm.lab.config.build import SCALES, leaves, presets
+from autowarm.lab.config.plans import combinations, read_by
 
 SWEEPS = [name for name in presets("sweep") if not name.endswith("base")]
 
@@ -114,6 +122,24 @@ def test_a_plan_leaves_out_no_run_in_silence(values: dict[str, Any], message: st
     with pytest.raises((LabError, ValueError)) as raised:
         (CompareConfig(**values) if "rates" in values else SweepConfig(**{"cells": {"a": {}}} | values)).points()
     assert message in str(raised.value)
+
+
+def test_a_report_shows_the_settings_that_a_run_read() -> None:
+    def shown(run: RunConfig, **more: Any) -> set[str]:
+        return {*leaves(read_by(dataclasses.asdict(CompareConfig(run=run, **more)))["run"], RunConfig, "")}
+
+    text = shown(RunConfig())
+    assert {"model.ff", "data.corpus", "batch_size", "optimizer.weight_decay", "clip"} < text
+    assert not text & {"data.images", "schedule.sigma_f2", "seed", "optimizer.lr", "schedule.warmup_steps"}
+    assert "schedule.sigma_f2" in shown(RunConfig(), schedules=["paper"])
+    images = shown(RunConfig(model=ModelConfig(name="swin")))
+    assert images - text == {"data.images", "data.workers"}
+    assert not images & {"model.vocab_size", "data.corpus"}
+    own = shown(RunConfig(task="Mine@0123"), rates={"mine": [0.1]})
+    assert own == {name for name in text if name.partition(".")[0] in ("task", "steps", "order", "clip", "schedule",
+                   "checkpoint_every", "engine")} - {"engine.accumulate"}  # fmt: skip
+    assert read_by(dataclasses.asdict(CompareConfig(run=RunConfig(task="Mine@0123"))))["run"]["task"] == "Mine"
+    assert read_by({"base": {"steps": 3}}) == {"base": {"steps": 3}}
 
 
 def test_a_run_has_a_label_that_tells_ramps_apart() -> None:

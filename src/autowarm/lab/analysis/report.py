@@ -9,6 +9,7 @@ import jinja2
 import yaml
 from matplotlib.figure import Figure
 
+from ..config.plans import read_by
 from ..files import write_atomically
 from . import figures
 from .results import Results
@@ -72,7 +73,7 @@ def html(results: Results, sweeps: Sequence[tuple[str, str]], curves: Sequence[t
         ran=" and ".join(words for kind, words in _CURVES.items() if any(getattr(one, kind) for one in summaries)),
         compared=any(one.outcome for one in summaries),
         warnings=warnings(results.rows),
-        config=yaml.safe_dump(document["config"], sort_keys=False, allow_unicode=True),
+        config=yaml.safe_dump(read_by(document["config"]), sort_keys=False, allow_unicode=True),
     )
 
 

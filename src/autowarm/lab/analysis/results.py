@@ -81,7 +81,7 @@ def read_results(folder: Path) -> Results:
 
 
 def unfinished(folder: Path) -> str:
-    """Say what of a plan that was begun in a folder is finished, and how to go on; "" if all is, with results, or none was begun."""
+    """Say what is finished of a plan that was begun in a folder, and how to go on; "" if it is whole, or there is none."""
     if not (manifest := folder / "manifest.json").is_file():
         return ""
     runs = read_object(manifest, "run the command that made it again", "runs")["runs"]

@@ -27,7 +27,7 @@ from typing import Any, Literal
 from ..errors import LabError, as_usage_error, differences, nearest, require
 from ..registry import FOLLOWED, OPTIMIZERS, SCHEDULES, check, title
 from .build import build, leaves, merged
-from .runs import RunConfig
+from .runs import BROUGHT, OF_IMAGES, OF_TEXT, RunConfig
 
 _OF_A_CURVE = {"schedule.kind", "schedule.warmup_steps"}  # keys that may differ within one summary
 _GRID = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # a comparison's hand-set warm-ups, as shares of the run
@@ -235,6 +235,24 @@ def combinations(grid: Sequence[Mapping[str, Any]], source: str) -> Iterator[tup
         for values in itertools.product(*(value if isinstance(value, list) else [value] for value in block.values())):
             settings = dict(zip(block, values, strict=True))
             yield settings, {key: value for key, value in settings.items() if key in axes}
+
+
+def read_by(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a comparison's settings without what none of its runs reads; those of a sweep are what its file sets."""
+    if "schedules" not in config:
+        return dict(config)
+    run, kinds = config["run"], set(config["schedules"])
+    unread = {*_INSTEAD, *(f"schedule.{key}" for key, followers in FOLLOWED.items() if kinds.isdisjoint(followers))}
+    unread |= {*(BROUGHT if run["task"] else OF_IMAGES if run["model"]["name"] == "llama" else OF_TEXT)}
+    if OPTIMIZERS.keys().isdisjoint(config["rates"]):  # the task makes its own
+        unread |= {"optimizer"}
+
+    def kept(values: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+        return {key: kept(value, f"{place}{key}.") if isinstance(value, Mapping) else value
+                for key, value in values.items() if f"{place}{key}" not in unread}  # fmt: skip
+
+    task = run["task"] and run["task"].partition("@")[0]  # a user's own has a checksum after its name
+    return {**config, "run": {**kept(run), "task": task}}
 
 
 def _updates(warmup: float, steps: int) -> int:

@@ -201,6 +201,13 @@ _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 )  # fmt: skip
 
 
+# What a task brings itself, and what only one kind of network reads.
+BROUGHT = ("model", "data", "batch_size", "eval_batches", "whole_validation", "engine.accumulate")
+OF_TEXT = ("model.ff", "model.vocab_size", "model.seq_len", "model.init_scale", "model.scaled_residual",
+           "model.norm_eps", "model.fused_qkv", "data.corpus", "data.max_bytes", "data.sampling")  # fmt: skip
+OF_IMAGES = ("data.images", "data.workers")
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """All settings of one run.
@@ -242,7 +249,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         model, schedule = self.model, self.schedule
         unset = RunConfig() if self.task else self
-        for name in ("model", "data", "batch_size", "eval_batches", "whole_validation", "engine.accumulate"):
+        for name in BROUGHT:
             require(attrgetter(name)(self) == attrgetter(name)(unset),
                     f"{name} has no effect with a task, which brings its own model, data and batches")  # fmt: skip
         if not self.is_own_task:

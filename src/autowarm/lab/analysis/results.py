@@ -81,7 +81,7 @@ def read_results(folder: Path) -> Results:
 
 
 def unfinished(folder: Path) -> str:
-    """Say what is finished of a plan that was begun in a folder, and how to go on; "" if it is whole, or there is none."""
+    """Say what is finished of a plan that was begun in a folder, and how to go on; "" if all is, or there is none."""
     if not (manifest := folder / "manifest.json").is_file():
         return ""
     runs = read_object(manifest, "run the command that made it again", "runs")["runs"]

@@ -48,7 +48,6 @@ class Job:
     steps: int
     call: "Callable[[OnStep], dict[str, Any]]"  # returns the row to display; must stop once the callback returns True
     folder: Path  # the folder for the traceback of a failure
-    loads: tuple[str, ...] = ()  # slow modules that the call imports
 
 
 def called(place: str, *args: Any, **options: Any) -> Any:
@@ -65,7 +64,7 @@ def run_jobs(jobs: Sequence[Job], workers: int | None, display: Display, done: i
     devices = gpus()
     workers = min(workers or len(devices) or room(), len(jobs))
     display.begin([(job.name, job.steps) for job in jobs], done=done, workers=workers)
-    new = context(sorted({name for job in jobs for name in job.loads}))
+    new = context()
     events: Any = new.Queue()
     turns: Any = new.Queue()
     for index in range(workers):

@@ -66,18 +66,6 @@ def _unfused(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return apart
 
 
-# The backward pass of torch's flash attention is slow in bfloat16 on CPUs. Up to this sequence length plain products
-# are faster, and their scores take little memory.
-_SHORT = 256
-
-
-def attend_plainly(model: nn.Module, length: int) -> None:
-    """Switch a LLaMA to the attention that is faster in bfloat16 on a CPU for sequences of this length."""
-    choose: Any = getattr(model, "set_attn_implementation", None)
-    if choose is not None and length <= _SHORT:
-        choose("eager")
-
-
 def classifier(config: ModelConfig, seed: int, classes: int, shape: tuple[int, int, int]) -> nn.Module:
     """Build timm's classifier of images of shape (channels, height, width), in float32, with weights from the seed.
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from autowarm.orthogonalize import working_dtype
 
 from ..tasks import Batch, Task
-from ..tasks.models import attend_plainly
 from .optimizers import make_optimizer
 from .parallel import Ranks, spread, unreduced
 
@@ -39,8 +38,6 @@ class Setup:
         torch.manual_seed(config.seed)
         model = task.model().to(ranks.device)  # with a dtype, `to` would also make complex numbers real
         self.model = model.double() if self.precision == "float64" else model.float()
-        if self.precision == "bfloat16" and ranks.device.type == "cpu":
-            attend_plainly(self.model, config.model.seq_len)
         # Compiled, or distributed over the ranks, if the config says so.
         self.net = spread(self.model, config.engine, ranks)
         if config.optimizer.name in task.optimizers:

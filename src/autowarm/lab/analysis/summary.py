@@ -191,19 +191,16 @@ def headline(summaries: Sequence[Summary]) -> str:
     if not compared:
         return "Warm-ups side by side"
     if all(len(summary.seeds) == 1 for summary in compared):
-        command = "--seeds [0,1,2,3]"
-        sentences = [f"One seed decides nothing: run four, as with {command}, to compare the default with others"]
+        return "One seed decides nothing: run four, as with --seeds [0,1,2,3], to compare the default with others"
+    if len(compared) == 1 and compared[0].difference:
+        sentences = [_distance(compared[0], compared[0].difference)]
     else:
-        sentences = [_distance(compared)]
-        if costs := [number(one.worst) for one in sorted(compared, key=lambda one: one.worst or 0) if one.worst]:
-            range_ = costs[0] if costs[0] == costs[-1] else f"{costs[0]} to {costs[-1]}"
-            sentences.append(f"The worst length was {range_} higher")
-        if diverged := sum(one.worst is None for one in compared):
-            sentences.append(f"A hand-set length diverged in {diverged}")
-        if len(compared) > 1 or not compared[0].difference:
-            counts = Counter(summary.outcome for summary in compared)
-            verdicts = ", ".join(f"{word} in {counts[word]}" for word in get_args(Outcome) if counts[word])
-            sentences.append(f"Verdicts: {verdicts}")
+        counts = Counter(summary.outcome for summary in compared)
+        verdicts = ", ".join(f"{word} in {counts[word]}" for word in get_args(Outcome) if counts[word])
+        sentences = [f"The default against the best hand-set length: {verdicts}"]
+    if costs := [number(one.worst) for one in sorted(compared, key=lambda one: one.worst or 0) if one.worst]:
+        range_ = costs[0] if costs[0] == costs[-1] else f"{costs[0]} to {costs[-1]}"
+        sentences.append(f"The worst length was {range_} higher")
     if edges := sum(bool(summary.edge) for summary in compared):
         sentences.append(f"The best hand-set length is at the edge of those tried in {edges}")
     if all(point.ended_by.get("clock") == len(point.losses) for point in (one.adaptive for one in compared) if point):
@@ -213,23 +210,15 @@ def headline(summaries: Sequence[Summary]) -> str:
     return ". ".join(sentences)
 
 
-def _distance(compared: Sequence[Summary]) -> str:
-    """Say how far the default is from the best, at most, in the settings in which neither diverged."""
-    fewest, most = (end(len(summary.manual) for summary in compared) for end in (min, max))
-    count = most if fewest == most else f"{fewest} to {most}"
-    best = "the hand-set length" if most == 1 else f"the best of {count} hand-set lengths"
-    differences = [one.difference for one in compared if one.difference]
-    if not differences:
-        return f"Runs diverged: the default against {best}"
-    far = max(differences, key=lambda one: abs(one.mean))
-    amount = with_error(abs(far.mean), far.stderr, 3) + compared[0].unit
-    if len(differences) < len(compared):
-        return f"Where no run diverged, in {len(differences)}, the default is within {amount} of {best}"
-    if len(compared) > 1:
-        return f"The default is within {amount} of {best}"
-    if far.outcome == "undecided":
-        return f"No clear difference from {best} ({with_error(far.mean, far.stderr, 3, '+')}{compared[0].unit})"
-    return f"The default is {amount} {far.outcome} than {best}"
+def _distance(summary: Summary, difference: Estimate) -> str:
+    """Say how far the default is from the best hand-set length of one setting."""
+    count = len(summary.manual)
+    best = f"the best of {count} hand-set lengths" if count > 1 else "the hand-set length"
+    if difference.outcome == "undecided":
+        amount = with_error(difference.mean, difference.stderr, 3, "+") + summary.unit
+        return f"No clear difference from {best} ({amount})"
+    amount = with_error(abs(difference.mean), difference.stderr, 3) + summary.unit
+    return f"The default is {amount} {difference.outcome} than {best}"
 
 
 def verdict(summary: Summary) -> str:

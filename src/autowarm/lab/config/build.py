@@ -32,7 +32,10 @@ _LONGEST = 100  # letters of a wrong value in a message
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that raises our UsageError."""
+    """argparse that raises our UsageError, and reads --max_warmup as --max-warmup."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return super().parse_args([re.sub("^--[a-z_]+", lambda name: name[0].replace("_", "-"), x) for x in args])
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog.removeprefix('autowarm ')}: {message}")

@@ -66,7 +66,7 @@ def test_what_is_no_folder_is_named(kind: str, tmp_path: Path, capsys: pytest.Ca
     out = tmp_path / "out"
     out.touch() if kind == "a file" else out.symlink_to("nowhere")
     message = refused(["figure", "eta-behaviour", "--figures", str(out)], capsys, 1)
-    assert f"{out} is {kind}, and a folder is needed: choose another, such as {out}-2" in message
+    assert f"{out} is no folder: choose another, such as {out}-2" in message
 
 
 def test_checkpoints_of_others_neither_count_nor_go_nor_stand_in_the_way(tmp_path: Path) -> None:

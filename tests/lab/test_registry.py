@@ -36,7 +36,7 @@ def test_a_row_is_all_that_a_new_schedule_and_a_new_optimizer_need(monkeypatch: 
     monkeypatch.setitem(OPTIMIZERS, "sgd", Optimizer("SGD", "torch.optim:SGD"))  # type: ignore[misc]
     config = CompareConfig(rates={"sgd": [0.1]}, schedules=["slow"], seeds=[0])
     [point] = config.points()
-    assert point.name == "sgd-lr0.1-slow-seed0"
+    assert point.name == "SGD 0.1, slow, seed 0"
     optimizer = make_optimizer(torch.nn.Linear(2, 2), OptimizerConfig("sgd", 0.1))
     monkeypatch.setattr("autowarm.lab.training.schedules.resolve_name", lambda place: slow_start)
     make_scheduler(optimizer, point.run.schedule, 10)

@@ -129,7 +129,6 @@ for _ in range(10):
     opt.step()
     sched.step(loss)
     opt.zero_grad()
-import autowarm.smoothness, autowarm.theory, autowarm.geometry
 print(autowarm.__file__, sched.phase, any(name.startswith("autowarm.lab") for name in sys.modules), sep="\\n")
 for trainer in ("transformers", "lightning", "accelerate"):
     try:
@@ -145,12 +144,8 @@ sys.exit(main())
     home, phase, lab, *messages = done.stdout.splitlines()
     assert Path(home).is_relative_to(installed)
     assert (phase, lab) == ("decay", "False")
-    assert messages == [
-        "this plug-in needs transformers 5 or later: pip install '.[transformers]' in a checkout of autowarm (import "
-        "of transformers halted; None in sys.modules)",
-        "this plug-in needs lightning: pip install '.[lightning]' in a checkout of autowarm",
-        "this plug-in needs accelerate: pip install '.[accelerate]' in a checkout of autowarm",
-    ]
+    for trainer, message in zip(("transformers", "lightning", "accelerate"), messages, strict=True):
+        assert f"pip install '.[{trainer}]'" in message
     assert "pip install '.[lab]'" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -161,16 +156,12 @@ def test_help_needs_no_torch(installed: Path) -> None:
     assert (done.returncode, done.stdout[:15]) == (0, "usage: autowarm"), done.stderr
 
 
-def test_versions_agree() -> None:
+def test_versions_agree_and_ci_runs_the_oldest_that_are_allowed_and_the_newest_pinned() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert re.search(r'^version = "(.+)"$', project, re.MULTILINE)[1] == autowarm.__version__ == citation["version"]
-
-
-def test_ci_runs_the_oldest_versions_that_are_allowed_and_the_newest_pinned() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"]
     pairs = [(entry["python"], entry["torch"]) for entry in jobs["core"]["strategy"]["matrix"]["include"]]
-    project = (ROOT / "pyproject.toml").read_text()
     assert f'requires-python = ">={pairs[0][0]}"' in project
     assert f"torch>={pairs[0][1].rpartition('.')[0]}" in project
     assert f"torch=={pairs[-1][1]}" in (ROOT / "constraints.txt").read_text().split()

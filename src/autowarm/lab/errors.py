@@ -12,10 +12,6 @@ class LabError(Exception):
     """An error that the user can fix. The command line shows only its message, without a traceback."""
 
 
-class BrokenTask(LabError):
-    """A user's task fails: its model, its batches or its loss."""
-
-
 class UsageError(LabError):
     """The command line or a config file is wrong."""
 

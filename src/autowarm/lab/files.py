@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,16 +48,6 @@ def write_atomically(path: Path, data: bytes | str) -> None:
         raise
 
 
-def follow_umask(path: Path) -> None:
-    """Let those read a file that another library wrote whom the umask lets read any other."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        beside.touch(exist_ok=False)  # the umask itself can be read only by changing it, for all threads
-        shutil.copymode(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
 def read_object(path: Path, remedy: str, *keys: str, schema: int | None = None) -> dict[str, Any]:
     """Read the object in a JSON file of this schema, with these keys; if it is another, LabError tells the remedy."""
     try:
@@ -93,8 +82,7 @@ def claim(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        what = "a link to nothing" if folder.is_symlink() else "a file"
-        raise LabError(f"{folder} is {what}, and a folder is needed: choose another, such as {free(folder)}") from None
+        raise LabError(f"{folder} is no folder: choose another, such as {free(folder)}") from None
     files = sorted(path.name for path in folder.iterdir())
     if MARKER in files:
         return

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
@@ -61,8 +61,8 @@ def _number(file: Path, name: str, otherwise: float = math.inf) -> float:
     return next((int(line.split()[1]) for line in _lines(file) if line.startswith(name)), otherwise)
 
 
-def context(loads: Sequence[str] = ()) -> BaseContext:
-    """The context of new processes, in which these modules are loaded, too.
+def context() -> BaseContext:
+    """The context of new processes.
 
     The server starts with the first process and ends with this one. With a GPU, which a fork cannot use if importing
     has, and on systems whose libraries break in a fork, processes are spawned instead and load everything themselves.
@@ -75,7 +75,7 @@ def context(loads: Sequence[str] = ()) -> BaseContext:
         os.environ["PYTHONWARNINGS"] = before
     if gpus() or sys.platform != "linux":
         return multiprocessing.get_context("spawn")
-    forkserver.set_forkserver_preload([_SERVER, *loads])
+    forkserver.set_forkserver_preload([_SERVER])
     return multiprocessing.get_context("forkserver")
 
 

@@ -29,6 +29,7 @@ class Schedule:
     watches: bool = False  # whether it is stepped with the loss
     by_hand: bool = False  # whether `warmup_steps` sets the length of its warm-up
     needs_target: bool = False  # whether it cannot do without a target loss
+    title: str = ""  # what a reader calls it, if not by its key
 
 
 OPTIMIZERS: Mapping[str, Optimizer] = {
@@ -47,8 +48,8 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
 
 _PLACE = "autowarm.lab.training.schedules"
 SCHEDULES: Mapping[str, Schedule] = {
-    "adaptive": Schedule(f"{_PLACE}:adaptive", ours=True, watches=True),
-    "paper": Schedule(f"{_PLACE}:paper", ours=True, watches=True, needs_target=True),
+    "adaptive": Schedule(f"{_PLACE}:adaptive", ours=True, watches=True, title="default"),
+    "paper": Schedule(f"{_PLACE}:paper", ours=True, watches=True, needs_target=True, title="Algorithm 1"),
     "linear": Schedule(f"{_PLACE}:linear", by_hand=True),
     "untuned": Schedule(f"{_PLACE}:untuned"),
     "constant": Schedule(f"{_PLACE}:constant"),
@@ -74,6 +75,11 @@ SMALL_TASKS: Mapping[str, str] = {
     path.stem.replace("_", "-"): f"autowarm.lab.tasks.small.{path.stem}:TASK"
     for path in sorted(Path(__file__).parent.glob("tasks/small/[a-z]*.py"))
 }
+
+
+def title(optimizer: str) -> str:
+    """Return an optimizer's name as its authors spell it; a user's own is left as it is."""
+    return OPTIMIZERS[optimizer].title if optimizer in OPTIMIZERS else optimizer
 
 
 def check(key: str, name: str, known: Iterable[str], what: str = "") -> None:

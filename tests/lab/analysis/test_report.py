@@ -1,3 +1,4 @@
+import base64
 import re
 import shutil
 from pathlib import Path
@@ -5,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from autowarm._torch.plotting import BLUE, GREY, ORANGE
 from autowarm.lab.analysis import report
 from autowarm.lab.analysis.results import Results
 from autowarm.lab.analysis.summary import summarise
@@ -38,6 +40,19 @@ def test_the_page_is_whole_and_asks_for_nothing_from_outside(folder: Path) -> No
     for name in ("sweep", "curves"):
         assert (folder / f"{name}.png").stat().st_size > 1000
         assert (folder / f"{name}.svg").stat().st_size > 1000
+
+
+def test_the_pictures_follow_a_dark_page(folder: Path) -> None:
+    text = (folder / "report.html").read_text()
+    assert "background: #fff" not in text
+    for encoded in re.findall(r'src="data:image/svg\+xml;base64,([^"]+)', text):
+        picture = base64.b64decode(encoded).decode()
+        styled, dark = picture.split("</style>")[0], "@media screen and (prefers-color-scheme: dark)"
+        changed = set(re.findall(r"\[style\*='((?:fill|stroke): #\w+)'\] {\w+: (?:none|#\w+) !important}", styled))
+        assert dark in styled
+        used = set(re.findall(r"(?:fill|stroke): #\w{6}", picture.replace(styled, "")))
+        curves = {f"{kind}: {colour.lower()}" for colour in (BLUE, ORANGE, GREY) for kind in ("fill", "stroke")}
+        assert used - curves == changed  # neither paper nor ink is left as on a light page
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")

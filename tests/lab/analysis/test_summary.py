@@ -49,10 +49,8 @@ def test_the_best_is_by_mean_and_the_difference_is_paired_over_seeds() -> None:
         (BROKEN + curve("adaptive", 5, 9.0, None), "Undecided: "),
         (GRID + curve("adaptive", 9, 2.0, 2.4, ended_by="clock"),
          "In 2 of 2 runs of the default the time limit (max_warmup), not the loss, ended"),
-        (curve("linear", 1, 2.011, 1.991) + curve("linear", 5, 2.055, 1.955),
-         "differ by 0.004 nats at most, no more than the noise: this setting shows nothing"),
         (curve("linear", 1, 2.1, 2.101) + curve("linear", 5, 2.5, 2.501),
-         "differ by 0.400 nats at most; the worst is 5 updates."),
+         "The worst, 5 updates, is 0.400 nats higher."),
         (curve("greedy", 0, 1.9), "No hand-set warm-up was run; greedy: loss 1.900."),
         (curve("adaptive", 5, None), "No hand-set warm-up was run; the default: diverged."),
     ],
@@ -92,7 +90,7 @@ def random_rows(random: np.random.Generator) -> list[dict]:
 
 
 NUMBERS = re.compile(
-    r"difference (\S+?)(?: nats)?, 95% interval (\S+) to ([^\s,)]+)(?:\)|, allowing for the choice among (\d+)\))"
+    r"difference (\S+?)(?: nats)?, 95% interval (\S+) to ([^\s,)]+)(?:\)|, longer below: the best of (\d+) )"
 )
 
 
@@ -106,7 +104,6 @@ def test_every_verdict_is_one_of_three_and_agrees_with_the_numbers_that_are_show
         text, outcome, difference = verdict(summary), summary.outcome, summary.difference
         observed[outcome] += 1
         assert [word for word in ("better", "worse", "undecided") if word in text.lower()] == [outcome] * bool(outcome)
-        assert "noise" not in text or outcome in ("undecided", None)
         assert headline([summary]).startswith("One seed decides nothing") == (len(summary.seeds) == 1)
         assert len(summary.seeds) < 2 or (outcome in headline([summary])) == (outcome != "undecided" or not difference)
         assert len(summary.seeds) != 1 or outcome == "undecided"
@@ -119,6 +116,7 @@ def test_every_verdict_is_one_of_three_and_agrees_with_the_numbers_that_are_show
         assert int(actual[4] or 1) == len(summary.manual)
         assert (low, high) == pytest.approx(difference.interval(), rel=0.01, abs=5.1e-5)
         assert low <= mean <= high
+        assert len(summary.manual) > 1 or high - mean == pytest.approx(mean - low, rel=0.02, abs=1.1e-4)
         assert ("seeds would decide" in text) == (outcome == "undecided")
         assert outcome == ("better" if high < 0 else "worse" if low > 0 else "undecided")
         assert float(cells(summary)[5].split(" ")[0]) == mean  # the table's
@@ -150,17 +148,10 @@ def test_a_best_length_at_the_edge_of_those_tried_is_said_to_be_there(
     ("settings", "words"),
     [
         ([(2.003, 2.399)], "No clear difference from BEST (+0.001 ± 0.001 nats). The worst length was 1.000 higher"),
-        ([(2.003, 2.399), (1.997, 2.401)], "The default is within 0.001 ± 0.001 nats of BEST. The worst length was "
-         "1.000 higher. Verdicts: undecided in 2"),
         ([(2.1, 2.5)], "The default is 0.100 ± 0.000 nats worse than BEST. The worst length was 1.000 higher"),
-        ([(1.9, 2.3), (2.2, 2.6)], "The default is within 0.200 ± 0.000 nats of BEST. The worst length was "
-         "1.000 higher. Verdicts: better in 1, worse in 1"),
-        ([(2.1, 2.5), (None, 2.3)], "Where no run diverged, in 1, the default is within 0.100 ± 0.000 nats of BEST. "
-         "The worst length was 1.000 higher. Verdicts: worse in 2"),
-        ([(None, 2.3)], "Runs diverged: the default against BEST. The worst length was 1.000 higher. "
-         "Verdicts: worse in 1"),
-        ([(2.1, None)] * 5, "Runs diverged: the default against BEST. The worst length was 1.000 higher. "
-         "Verdicts: worse in 5"),
+        ([(1.9, 2.3), (2.2, 2.6), (1.997, 2.401)], "The default against the best hand-set length: better in 1, "
+         "worse in 1, undecided in 1. The worst length was 1.000 higher"),
+        ([(None, 2.3)], "The default against the best hand-set length: worse in 1. The worst length was 1.000 higher"),
     ],
 )  # fmt: skip
 def test_the_headline_says_how_far_the_default_is_from_the_best(
@@ -180,15 +171,6 @@ def test_a_default_that_the_clock_alone_ended_is_said_to_be_a_ramp() -> None:
     assert headline(summarise(rows)).endswith("which here is a ramp of fixed length")
 
 
-def test_of_lengths_that_do_not_matter_one_grid_in_twenty_at_most_seems_to_differ() -> None:
-    generator, actual = np.random.default_rng(0), 0
-    for _ in range(400):
-        losses = generator.normal(2.0, 0.1, (6, 4)) + generator.standard_normal(4)
-        (summary,) = summarise([row("linear", i, seed, losses[i, seed]) for i in range(6) for seed in range(4)])
-        actual += bool(summary.length_matters)
-    assert 0 < actual / 400 <= 0.05
-
-
 def test_small_numbers_keep_three_digits_and_the_sign_that_decides() -> None:
     assert [number(x) for x in (2.0, 0.0101, 0.0034567, -1.2345e-6)] == ["2.000", "0.010", "0.00346", "-1.23e-06"]
     assert [number(x, 4, "+") for x in (-0.0, -0.0004, 0.0234)] == ["+0.0000", "-0.0004", "+0.0234"]
@@ -205,7 +187,7 @@ def test_lengths_are_ranked_on_the_seeds_that_all_of_them_have() -> None:
     hard, spared = curve("linear", 0, 4.0, 3.0, 3.0), curve("linear", 40, 3.1, 3.1, 3.1)[1:]
     (summary,) = summarise(hard + spared + curve("adaptive", 9, 4.0, 3.0, 3.0))
     assert summary.best.warmup_steps == 0
-    assert "differ by 0.100" in verdict(summary)
+    assert "is 0.100 nats higher" in verdict(summary)
     (summary,) = summarise([*hard, *spared, row("linear", 20, 7, None), *curve("linear", 20, 2.9, 2.9, 2.9)[1:]])
     assert summary.best.warmup_steps == 0  # one that diverged is not the best, whichever seed that was
 

@@ -44,12 +44,11 @@ def test_an_algorithm_that_was_not_run_has_no_column() -> None:
     assert ("Algorithm" in text, "difference" in text) == (False, True)
 
 
-def test_print_and_a_notebook_show_the_rows_and_where_the_report_is() -> None:
+def test_print_and_a_notebook_show_the_verdict_and_where_the_report_is() -> None:
     summaries, folder = summarise(ROWS), Path("out <1>")
     results = Results(folder, {"failed": {"one": "too low"}}, summaries)
-    text, html = str(results), results._repr_html_()
+    text = str(results)
+    assert repr(results) == text
     assert text.splitlines()[-1] == str(folder / "report.html")
     assert "failed runs: 1. too low" in text
-    assert html.endswith("<p>out &lt;1&gt;/report.html</p>")
-    for shown in (*lines(summaries)[0], *cells(summaries[0])):
-        assert f"<td>{shown}</td>" in html
+    assert f"{summaries[0].title}: Undecided" in text

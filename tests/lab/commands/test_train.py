@@ -46,6 +46,7 @@ def test_train_makes_one_run_and_prints_where(
         (["--schedule.options", "{candidtes: 9}"], "candidtes"),
         (["--optimizer.options", "{momentum: 2}"], "momentum must be in [0, 1), got 2"),
         (["--optimizer.options", "{momentumm: 0.9}"], "momentumm"),
+        (["--optimizer.options", "{blocks: {'(': 3}}"], "do not suit muon"),
     ],
 )
 def test_what_the_library_refuses_is_one_line(

@@ -89,20 +89,3 @@ def test_a_task_prepares_itself_when_its_run_begins(words: list[str], status: in
     with pytest.raises(SystemExit, match="0") if "--help" in words else contextlib.nullcontext():
         assert main([words[0], "--task", "line.py:Line", *words[1:]]) == status
     assert [one.name for one in project.iterdir() if one.suffix != ".py" and one.name != "__pycache__"] == []
-
-
-@pytest.mark.long
-def test_a_broken_batch_stops_before_twelve_runs_fail(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (project / "line.py").write_text(
-        TASK.replace("yield torch.randn(32, 8)", "time.sleep(0.5)\n            yield torch.randn(32, 9)")
-    )
-    assert main(["compare", "--task", "line.py:Line", "--seeds", "[0,1]", "--workers", "1", "--out", "out"]) == 1
-    message = capsys.readouterr()
-    assert message.err.startswith("autowarm: every run failed: line.py:18: RuntimeError: ")
-    assert message.err.count("\n") == 1
-    assert message.out.count("RuntimeError") <= 1
-    assert "no other run is begun" in message.out
-    assert not (project / "out" / "results.json").exists()
-    logs = list((project / "out" / "runs").glob("*/error.txt"))
-    assert len(logs) < 6  # of twelve
-    assert "in loss" in logs[0].read_text()

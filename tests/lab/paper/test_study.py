@@ -20,7 +20,7 @@ def points(curve, *, scale=0.3, n=400, last=0.3, first=8.0):
         (lambda x: 3 + 2 * x, 0.3, ["not established", "as assumed"]),
         (lambda x: 9 - x, 0.3, ["not established", "the opposite of the assumption"]),
         (lambda x: 3 + 4 * x - 0.2 * x**2, 0.3, ["bends the other way", "against"]),
-        (lambda x: 9 - 4 * x + 0.7 * x**2, 0.3, ["favour a quadratic", "rises again below"]),
+        (lambda x: 9 - 4 * x + 0.7 * x**2, 0.3, ["favour a quadratic", "falls with the gap only above"]),
         (lambda x: 3 + 0 * x, 0.3, ["explains little", "not established"]),
         (lambda x: 3 + 0 * x, 0.0, ["nothing for the gap to explain"]),
     ],

@@ -7,7 +7,7 @@ import torch
 
 from autowarm import Muon, NormSGD
 from autowarm.lab.config import LLAMA_124M, LLAMA_210M, ModelConfig
-from autowarm.lab.tasks.models import attend_plainly, flops_per_token, llama, parameters, save_weights, token_loss
+from autowarm.lab.tasks.models import flops_per_token, llama, parameters, save_weights, token_loss
 from autowarm.others import geometry_of, kappa_of
 
 CONFIG = ModelConfig(layers=2, width=32, heads=2, ff=64, vocab_size=300, seq_len=16)
@@ -39,16 +39,6 @@ def test_operations_a_token_are_what_torch_counts_but_for_the_causal_half() -> N
     with FlopCounterMode(display=False) as counter:
         token_loss(model, tokens).backward()
     assert math.isclose(flops_per_token(CONFIG) * 2 * 16, counter.get_total_flops(), rel_tol=0.1)
-
-
-@pytest.mark.parametrize("length", [32, 257])
-def test_attention_by_plain_products_is_attention(length: int) -> None:
-    model = llama(ModelConfig(layers=2, width=32, heads=2, ff=48, vocab_size=300, seq_len=512), seed=0)
-    tokens = torch.randint(300, (2, length + 1), generator=torch.Generator().manual_seed(0))
-    expected = token_loss(model, tokens)
-    attend_plainly(model, length)
-    assert model.config._attn_implementation == ("eager" if length == 32 else "sdpa")
-    torch.testing.assert_close(token_loss(model, tokens), expected)
 
 
 def test_residual_projections_are_scaled_by_the_root_of_twice_the_depth() -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import BatchEncoding
 
 from autowarm.lab.config import EngineConfig, RunConfig
 from autowarm.lab.processes import Interrupted
@@ -68,7 +67,6 @@ BATCHES: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
     "tuple": (lambda x: (x, x.sum(1)), lambda batch: batch[0]),
     "named": (lambda x: Pair(x, x.sum(1)), lambda batch: batch.x),
     "dict": (lambda x: {"x": x, "names": ["a"] * len(x)}, lambda batch: batch["x"]),
-    "encoding": (lambda x: BatchEncoding({"x": x}), lambda batch: batch["x"]),
     "samples, not collated": (lambda x: [{"x": row} for row in x], lambda batch: torch.stack([y["x"] for y in batch])),
 }
 

@@ -26,6 +26,8 @@ MISTAKES = {
                               ":28: RuntimeError: no way back"),
     "exception in model": (LINEAR, LINEAR.replace("1)", "'x')"), ":10: TypeError"),
     "model is a class": (LINEAR, "return torch.nn.Linear", ": model() must return a torch.nn.Module, got a type"),
+    "extra state": (LINEAR, "return type('', (torch.nn.Linear,), {'get_extra_state': lambda self: 1})(8, 1)",
+                    ": model() has _extra_state, and a checkpoint holds only tensors: keep it as a buffer"),
     "too few batches": (
         "while True", "for _ in range(7)",
         ": batches() ended after 7 batches and the run has 12 updates: repeat them, or make fewer",

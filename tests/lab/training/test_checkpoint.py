@@ -3,7 +3,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,26 +13,13 @@ from autowarm.lab.training.checkpoint import SCHEMA, Checkpoints
 from ..helpers import ALONE, contents, trained
 
 
-class Counting(torch.nn.Linear):
-    """Has an extra state."""
-
-    count = 0
-
-    def get_extra_state(self) -> dict[str, int]:
-        return {"count": self.count}
-
-    def set_extra_state(self, state: dict[str, int]) -> None:
-        self.count = state["count"]
-
-
 def strided(seed: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    """Tensors of any strides, two in one place, and an extra state."""
+    """Tensors of any strides, two in one place."""
     torch.manual_seed(seed)
-    layers = torch.nn.Conv2d(3, 4, 2), torch.nn.Flatten(), torch.nn.Linear(16, 5), Counting(5, 5)
+    layers = torch.nn.Conv2d(3, 4, 2), torch.nn.Flatten(), torch.nn.Linear(16, 5)
     model = torch.nn.Sequential(*layers).to(memory_format=torch.channels_last)
     model.register_buffer("same", model[2].weight.detach())
     assert not model[0].weight.is_contiguous()
-    model[3].count = 5 - seed  # type: ignore[assignment]
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     model(torch.randn(2, 3, 3, 3)).square().mean().backward()
     optimizer.step()
@@ -71,14 +57,6 @@ def test_what_a_new_model_lacks_is_named(tmp_path: Path) -> None:
         ):
             Checkpoints(tmp_path, ALONE).load(other, torch.optim.AdamW(other.parameters()))
         del model[0].later
-
-
-def test_extra_state_that_could_not_be_loaded_again_is_refused_at_once(tmp_path: Path) -> None:
-    model = torch.nn.Sequential(Counting(2, 2))
-    model[0].count = np.ones(2)
-    with pytest.raises(LabError, match=r"0\._extra_state: a checkpoint cannot hold .* Let it return tensors"):
-        Checkpoints(tmp_path, ALONE).save(1, model, torch.optim.AdamW(model.parameters()), {})
-    assert not list(tmp_path.iterdir())
 
 
 def test_only_the_newest_are_kept_and_a_crash_leaves_nothing_that_counts(tmp_path: Path) -> None:

@@ -39,10 +39,7 @@ BUFFERS = SAVED | REFUSED | UNSAVED
 
 
 class Counts(nn.Module):
-    """Changes its buffer at every pass, and scales its input by what comes of it.
-
-    Its extra state says whether a layer is frozen, which it is at every other update.
-    """
+    """Changes its buffer at every pass, and scales its input by what comes of it."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -51,16 +48,8 @@ class Counts(nn.Module):
         self.register_buffer("count", None if first is None else first.clone(), persistent)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            self.inner[0].requires_grad_(not self.inner[0].weight.requires_grad)
         self.count = self.change(self.count)
         return self.inner(x) * (1 + abs(self.count.sum()) / 100)
-
-    def get_extra_state(self) -> int:
-        return int(self.inner[0].weight.requires_grad)
-
-    def set_extra_state(self, state: int) -> None:
-        self.inner[0].requires_grad_(bool(state))
 
 
 class Counting(Line):

@@ -150,30 +150,23 @@ def _diverged(point: Point) -> str:
 
 
 def _draw_sweep(axes: Axes, summary: Summary, quantity: str, unit: float) -> None:
-    adaptive, paper = summary.adaptive, summary.paper
     errorbars(axes, [(point.warmup_steps, point) for point in summary.manual], "linear", "hand-set", unit, zorder=3)
-    if adaptive is not None and adaptive.diverged:
-        axes.plot([], [], color=COLOURS["adaptive"], linestyle="--", label=f"default: {_diverged(adaptive)}")
-    elif adaptive is not None:
-        loss, error = unit * adaptive.val_loss, unit * (adaptive.stderr or 0.0)
-        axes.axhspan(loss - error, loss + error, color=COLOURS["adaptive"], alpha=0.15, lw=0)
-        label = f"default: {adaptive.warmup_steps:.0f} updates"
-        axes.axhline(loss, color=COLOURS["adaptive"], linestyle="--", label=label)
+    for kind, point in (("adaptive", summary.adaptive), ("paper", summary.paper)):
+        if point is None:
+            continue
+        words = _diverged(point) if point.diverged else f"{point.warmup_steps:.0f} updates"
+        style: Any = {"color": COLOURS[kind], "linestyle": STYLES[kind], "label": f"{_LABELS[kind]}: {words}"}
+        if point.diverged:
+            axes.plot([], [], **style)
+        else:
+            loss, error = unit * point.val_loss, unit * (point.stderr or 0.0)
+            axes.axhline(loss, **style)
+            axes.axhspan(loss - error, loss + error, color=COLOURS[kind], alpha=0.15, lw=0)
     # The axis covers only hand-set lengths and adaptive. A run that stalled far above would squeeze them into one line.
-    compete = [point for point in (*summary.manual, adaptive) if point is not None and not point.diverged]
+    compete = [point for point in (*summary.manual, summary.adaptive) if point is not None and not point.diverged]
     edges = [unit * (point.val_loss + side * (point.stderr or 0.0)) for point in compete for side in (-1, 1)]
     low, high = (min(edges), max(edges)) if edges else (0.0, 1.0)
-    least = 0.003 * max(abs(low), abs(high)) or 1e-9  # smaller differences are not blown up
-    if paper is not None:
-        loss, room = unit * paper.val_loss, max(high - low, least)
-        style: Any = {"color": COLOURS["paper"], "linestyle": ":"}
-        if low - room <= loss <= high + room:
-            axes.axhline(loss, label="Algorithm 1", **style)
-            low, high = min(low, loss), max(high, loss)
-        else:
-            where = _diverged(paper) if paper.diverged else f"{loss:.2f} {'↑' if loss > high else '↓'} off the scale"
-            axes.plot([], [], label=f"Algorithm 1: {where}", **style)
-    room = max(high - low, least)
+    room = max(high - low, 0.003 * max(abs(low), abs(high)) or 1e-9)  # smaller differences are not blown up
     axes.set_ylim(low - 0.08 * room, high + 0.75 * room)  # room for the legend
     longest = max((point.warmup_steps for point in summary.manual), default=1) or 1
     axes.set_xlim(-0.05 * longest, 1.05 * longest)  # room for diverged runs too, which have no point

@@ -9,6 +9,9 @@ import jinja2
 import yaml
 from matplotlib.figure import Figure
 
+from autowarm._torch.plotting import INK, STYLE
+
+from ..config.plans import read_by
 from ..files import write_atomically
 from . import figures
 from .results import Results
@@ -18,6 +21,14 @@ from .table import lines
 _CURVES = {"adaptive": "the default", "best": "the best hand-set warm-up", "paper": "Algorithm 1 to the letter"}
 _ORDER = ("schedule", "warmup_steps", "seed")  # of the runs of an optimizer and a rate
 _TEMPLATES = Path(__file__).parent / "templates"
+# What a picture changes on a dark page: no white paper, ink as light as the page's, and a faint grid.
+_DARK = "".join(
+    f"[style*='{kind}: {colour.lower()}'] {{{kind}: {dark} !important}}"
+    for kind, colour, dark in (
+        ("fill", "#ffffff", "none"), ("fill", INK, "#e7eaee"), ("stroke", INK, "#e7eaee"),
+        ("stroke", STYLE["grid.color"], "#3a424c"),
+    )
+)  # fmt: skip
 
 
 def make(results: Results) -> list[Path]:
@@ -72,7 +83,7 @@ def html(results: Results, sweeps: Sequence[tuple[str, str]], curves: Sequence[t
         ran=" and ".join(words for kind, words in _CURVES.items() if any(getattr(one, kind) for one in summaries)),
         compared=any(one.outcome for one in summaries),
         warnings=warnings(results.rows),
-        config=yaml.safe_dump(document["config"], sort_keys=False, allow_unicode=True),
+        config=yaml.safe_dump(read_by(document["config"]), sort_keys=False, allow_unicode=True),
     )
 
 
@@ -86,5 +97,6 @@ def warnings(rows: Sequence[Row]) -> list[str]:
 
 
 def data_uri(svg: bytes) -> str:
-    """The picture as a page holds it itself."""
-    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
+    """The picture as a page holds it itself, in the colours of the page."""
+    style = f"@media screen and (prefers-color-scheme: dark) {{{_DARK}}}</style>".encode()
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.replace(b"</style>", style, 1)).decode()

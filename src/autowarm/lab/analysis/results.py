@@ -4,7 +4,6 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,13 @@ from autowarm import __version__
 from ..config import LabError
 from ..files import read_object, write_json
 from ..training.metrics import finite
-from .summary import Row, Summary, summarise, verdict
-from .table import lines, show
+from .summary import Row, Summary, summarise
+from .table import show
 
 SCHEMA = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results:
     folder: Path  # of `results.json`
     document: Mapping[str, Any]  # the file's content
@@ -48,11 +47,7 @@ class Results:
             show(self.summaries, self.failed, console)
         return f"{captured.get()}{self.folder / 'report.html'}"
 
-    def _repr_html_(self) -> str:
-        cells = ("".join(f"<td>{escape(text)}</td>" for text in line) for line in lines(self.summaries))
-        rows = "".join(f"<tr>{line}</tr>" for line in cells)
-        verdicts = "".join(f"<li>{escape(f'{one.title}: {verdict(one)}')}</li>" for one in self.summaries)
-        return f"<table>{rows}</table><ul>{verdicts}</ul><p>{escape(str(self.folder / 'report.html'))}</p>"
+    __repr__ = __str__  # in a notebook
 
 
 def write_results(
@@ -77,10 +72,26 @@ def read_results(folder: Path) -> Results:
     """Read the `results.json` of a results folder; LabError if it is missing, damaged, or of another schema."""
     path = folder / "results.json"
     if not path.is_file():
+        if missing := unfinished(folder):
+            raise LabError(missing)
         raise LabError(f"{folder} holds no results.json: give the folder of a finished `autowarm compare` or `sweep`")
     remedy = "run the command that made it again"
     document = read_object(path, remedy, "environment", "config", "corpus", "runs", schema=SCHEMA)
     return Results(folder, document, summarise(document["runs"], own=bool(document["corpus"].get("own"))))
+
+
+def unfinished(folder: Path) -> str:
+    """Say what is finished of a plan that was begun in a folder, and how to go on; "" if all is, or there is none."""
+    if not (manifest := folder / "manifest.json").is_file():
+        return ""
+    runs = read_object(manifest, "run the command that made it again", "runs")["runs"]
+    # The paths are as the command had them, from the folder in which it was given.
+    places = {run["name"]: {Path(run["folder"]), folder / "runs" / Path(run["folder"]).name} for run in runs}
+    done = [name for name, some in places.items() if any((place / "result.json").is_file() for place in some)]
+    if len(done) == len(runs) and (folder / "results.json").is_file():
+        return ""
+    finished = f" ({'; '.join(done)})" if done else ""
+    return f"{folder}: {len(done)} of {len(runs)} runs are finished{finished}. Repeat its command to go on"
 
 
 def environment() -> dict[str, Any]:

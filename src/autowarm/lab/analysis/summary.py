@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from ..config import printable
-from ..registry import OPTIMIZERS
+from ..registry import title
 from .statistics import Estimate, Outcome, against_best
 
 Row = Mapping[str, Any]
@@ -66,8 +66,7 @@ class Summary:
     @property
     def name(self) -> str:
         """The optimizer as its authors spell it."""
-        name: str = self.cell["optimizer"]
-        return OPTIMIZERS[name].title if name in OPTIMIZERS else name
+        return title(self.cell["optimizer"])
 
     @property
     def title(self) -> str:
@@ -90,12 +89,8 @@ class Summary:
 
     def on_common_seeds(self, point: Point) -> float:
         """A hand-set point's mean loss over the seeds that all have, for runs may fail; infinite if one diverged."""
-        seeds = self._common_seeds or point.losses.keys()
+        seeds = set.intersection(*(set(one.losses) for one in self.manual)) or point.losses.keys()
         return math.inf if point.diverged else math.fsum(point.losses[seed] for seed in seeds) / len(seeds)
-
-    @property
-    def _common_seeds(self) -> set[int]:
-        return set.intersection(*(set(point.losses) for point in self.manual)) if self.manual else set()
 
     @property
     def edge(self) -> str:
@@ -161,17 +156,6 @@ class Summary:
         losses = [self.on_common_seeds(point) for point in self.manual]
         return max(losses) - min(losses) if losses and math.isfinite(max(losses)) else None
 
-    @property
-    def length_matters(self) -> bool | None:
-        """Whether the hand-set lengths differ by more than the noise; None if that cannot be told."""
-        seeds, count = sorted(self._common_seeds), len(self.manual)
-        if count < 2 or len(seeds) < 2 or self.worst is None:
-            return None
-        ranked = sorted(self.manual, key=self.on_common_seeds)
-        best, *others, worst = ([point.losses[seed] for seed in seeds] for point in ranked)
-        chosen = replace(against_best(worst, best, others), choices=count * (count - 1) // 2)  # among all pairs
-        return chosen.outcome == "worse"
-
 
 def summarise(rows: Iterable[Row], own: bool = False) -> list[Summary]:
     """Summarise each cell, in the order of the rows. `own` says that the task is the user's own."""
@@ -207,19 +191,16 @@ def headline(summaries: Sequence[Summary]) -> str:
     if not compared:
         return "Warm-ups side by side"
     if all(len(summary.seeds) == 1 for summary in compared):
-        command = "--seeds [0,1,2,3]"
-        sentences = [f"One seed decides nothing: run four, as with {command}, to compare the default with others"]
+        return "One seed decides nothing: run four, as with --seeds [0,1,2,3], to compare the default with others"
+    if len(compared) == 1 and compared[0].difference:
+        sentences = [_distance(compared[0], compared[0].difference)]
     else:
-        sentences = [_distance(compared)]
-        if costs := [number(one.worst) for one in sorted(compared, key=lambda one: one.worst or 0) if one.worst]:
-            range_ = costs[0] if costs[0] == costs[-1] else f"{costs[0]} to {costs[-1]}"
-            sentences.append(f"The worst length was {range_} higher")
-        if diverged := sum(one.worst is None for one in compared):
-            sentences.append(f"A hand-set length diverged in {diverged}")
-        if len(compared) > 1 or not compared[0].difference:
-            counts = Counter(summary.outcome for summary in compared)
-            verdicts = ", ".join(f"{word} in {counts[word]}" for word in get_args(Outcome) if counts[word])
-            sentences.append(f"Verdicts: {verdicts}")
+        counts = Counter(summary.outcome for summary in compared)
+        verdicts = ", ".join(f"{word} in {counts[word]}" for word in get_args(Outcome) if counts[word])
+        sentences = [f"The default against the best hand-set length: {verdicts}"]
+    if costs := [number(one.worst) for one in sorted(compared, key=lambda one: one.worst or 0) if one.worst]:
+        range_ = costs[0] if costs[0] == costs[-1] else f"{costs[0]} to {costs[-1]}"
+        sentences.append(f"The worst length was {range_} higher")
     if edges := sum(bool(summary.edge) for summary in compared):
         sentences.append(f"The best hand-set length is at the edge of those tried in {edges}")
     if all(point.ended_by.get("clock") == len(point.losses) for point in (one.adaptive for one in compared) if point):
@@ -229,23 +210,15 @@ def headline(summaries: Sequence[Summary]) -> str:
     return ". ".join(sentences)
 
 
-def _distance(compared: Sequence[Summary]) -> str:
-    """Say how far the default is from the best, at most, in the settings in which neither diverged."""
-    fewest, most = (end(len(summary.manual) for summary in compared) for end in (min, max))
-    count = most if fewest == most else f"{fewest} to {most}"
-    best = "the hand-set length" if most == 1 else f"the best of {count} hand-set lengths"
-    differences = [one.difference for one in compared if one.difference]
-    if not differences:
-        return f"Runs diverged: the default against {best}"
-    far = max(differences, key=lambda one: abs(one.mean))
-    amount = with_error(abs(far.mean), far.stderr, 3) + compared[0].unit
-    if len(differences) < len(compared):
-        return f"Where no run diverged, in {len(differences)}, the default is within {amount} of {best}"
-    if len(compared) > 1:
-        return f"The default is within {amount} of {best}"
-    if far.outcome == "undecided":
-        return f"No clear difference from {best} ({with_error(far.mean, far.stderr, 3, '+')}{compared[0].unit})"
-    return f"The default is {amount} {far.outcome} than {best}"
+def _distance(summary: Summary, difference: Estimate) -> str:
+    """Say how far the default is from the best hand-set length of one setting."""
+    count = len(summary.manual)
+    best = f"the best of {count} hand-set lengths" if count > 1 else "the hand-set length"
+    if difference.outcome == "undecided":
+        amount = with_error(difference.mean, difference.stderr, 3, "+") + summary.unit
+        return f"No clear difference from {best} ({amount})"
+    amount = with_error(abs(difference.mean), difference.stderr, 3) + summary.unit
+    return f"The default is {amount} {difference.outcome} than {best}"
 
 
 def verdict(summary: Summary) -> str:
@@ -272,13 +245,9 @@ def verdict(summary: Summary) -> str:
     if ours is not None and (by_time := ours.ended_by.get("clock")):
         words.append(f"In {by_time} of {len(ours.losses)} runs of the default the time limit (max_warmup), not the "
                      "loss, ended the warm-up.")  # fmt: skip
-    if (matters := summary.length_matters) is not None and summary.worst is not None:
+    if summary.worst:
         worst = max(summary.manual, key=summary.on_common_seeds)
-        differ = f"The hand-set lengths differ by {number(summary.worst)}{summary.unit} at most"
-        if matters:
-            words.append(f"{differ}; the worst is {worst.length}.")
-        elif summary.outcome not in ("better", "worse"):
-            words.append(f"{differ}, no more than the noise: this setting shows nothing.")
+        words.append(f"The worst, {worst.length}, is {number(summary.worst)}{summary.unit} higher.")
     return " ".join(words)
 
 
@@ -308,7 +277,8 @@ def _compared(summary: Summary) -> str:
     if (interval := difference.interval()) is None:
         return f"{words} ({amount}; one seed gives no interval)."
     low, high = (number(end, 4, "+") for end in interval)
-    allowing = f", allowing for the choice among {many}" if (many := len(summary.manual)) > 1 else ""
-    text = f"{words} ({amount}, 95% interval {low} to {high}{allowing})."
+    many = len(summary.manual)
+    why = f", longer below: the best of {many} lengths was chosen on the same seeds" if many > 1 else ""
+    text = f"{words} ({amount}, 95% interval {low} to {high}{why})."
     seeds = f"About {enough}" if (enough := difference.seeds_to_decide) else "More than 100"
     return f"{text} {seeds} seeds would decide." if undecided else text

@@ -59,9 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
-        if odd := [word for word in (*argv, os.getcwd()) if re.search("[\udc80-\udcff]", word)]:  # bytes, unread
-            encoding = sys.getfilesystemencoding()
-            raise UsageError(f"{odd[0]!a} is no text in the encoding {encoding}: set PYTHONUTF8=1, or rename it")
         if argv[0] not in COMMANDS:
             raise UsageError(f"unknown command {argv[0]!r}; {nearest(argv[0], COMMANDS)}")
         status: int = importlib.import_module(f"{__name__}.{argv[0].replace('-', '_')}").run(argv[1:])

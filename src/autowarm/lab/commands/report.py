@@ -18,11 +18,13 @@ def run(argv: list[str]) -> int:
     folder = parser.parse_args(argv).folder
 
     from ..analysis import report
-    from ..analysis.results import read_results
+    from ..analysis.results import read_results, unfinished
 
     results = read_results(folder)
     claim(folder)
     show(results, report.make(results))
+    if missing := unfinished(folder):  # of a later command there
+        print(missing)
     return 0
 
 

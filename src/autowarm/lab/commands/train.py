@@ -12,7 +12,7 @@ from ..config import RunConfig, ScheduleConfig, UsageError
 from ..config.build import merged, parse, take, take_task
 from ..files import claim, free
 from ..processes import Interrupted, Stop
-from ..registry import FOLLOWED, SCHEDULES, either
+from ..registry import FOLLOWED, either
 
 
 def run(argv: list[str]) -> int:
@@ -81,13 +81,8 @@ def run(argv: list[str]) -> int:
         print(f"warning: {text}", file=sys.stderr)
     if result["diverged"] and (checkpoint := result.get("resume_from")):
         words = f"--resume-from {shlex.quote(str(folder / checkpoint))} --out {shlex.quote(str(free(folder)))}"
-        recover = ", or --schedule.options.recover true" if SCHEDULES[schedule.kind].ours else ""
-        how = f"repeat the command with {words} and --optimizer.lr {config.optimizer.lr / 2:g}{recover}"
-        state = f"the run diverged after {checkpoint}, which is kept with the one before it"
-        print(f"{state}. To go on from there, {how}", file=sys.stderr)
-    elif result["diverged"] and result["val_loss"] is None:
-        how = "start again with a lower optimizer.lr in another folder"
-        print(f"the run diverged before its first checkpoint: {how}", file=sys.stderr)
+        rate = f"--optimizer.lr {config.optimizer.lr / 2:g}"
+        print(f"to go on from the newest checkpoint, repeat the command with {words} {rate}", file=sys.stderr)
     return int(result["diverged"])
 
 

@@ -29,7 +29,6 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 _MEANT = {"optimizers": "rates", "seed": "seeds", "lr": "rates optimizer.lr", "learning_rate": "rates optimizer.lr",
           "epochs": "run.steps steps", "max_warmup": "run.schedule.options schedule.options"}  # fmt: skip
 _LONGEST = 100  # letters of a wrong value in a message
-_MOST = 100_000  # values of a config file
 
 
 class Parser(argparse.ArgumentParser):
@@ -282,34 +281,22 @@ def read_yaml(name: str, command: str = "*", extending: tuple[str, ...] = ()) ->
 
 def load_yaml(text: str) -> Any:
     """Read plain values from YAML; dates stay text. A key may stand only once in a mapping."""
-    loader = _Loader(text)
     try:
-        if (node := loader.get_single_node()) is None:
-            return None
-        if (count := _values(node, {})) > _MOST:
-            raise yaml.YAMLError(f"it holds {count:,} values, with aliases expanded, and {_MOST:,} at most are read")
-        return loader.construct_document(node)
+        return _Loader(text).get_single_data()
     except (RecursionError, OverflowError) as error:
         raise yaml.YAMLError(f"it cannot be read ({type(error).__name__})") from None
 
 
-def _values(node: yaml.Node, counts: dict[int, int]) -> int:
-    """Count the values below a node, each as often as aliases name it, and without end if one holds itself."""
-    if id(node) not in counts:
-        counts[id(node)] = _MOST + 1  # what a reference back to it finds
-        inner = node.value if isinstance(node.value, list) else []
-        if isinstance(node, yaml.MappingNode):
-            names = Counter(key.value for key, _ in inner if isinstance(key, yaml.ScalarNode))
-            if twice := [name for name, count in names.items() if count > 1]:
-                line = node.start_mark.line + 1
-                raise yaml.YAMLError(f"the key {twice[0]!r} stands twice in the mapping of line {line}")
-            inner = [part for pair in inner for part in pair]
-        counts[id(node)] = 1 + sum(_values(part, counts) for part in inner)
-    return counts[id(node)]
-
-
 class _Loader(yaml.SafeLoader):
     """Reads YAML's plain types, but no dates, which no key takes, and reads 1e-3 as a number."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if twice := [name for name, count in names.items() if count > 1]:
+            line = node.start_mark.line + 1
+            raise yaml.YAMLError(f"the key {twice[0]!r} stands twice in the mapping of line {line}")
+        return node
 
 
 _Loader.yaml_implicit_resolvers = {

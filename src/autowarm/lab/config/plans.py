@@ -25,9 +25,9 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from ..errors import LabError, as_usage_error, differences, nearest, require
-from ..registry import FOLLOWED, OPTIMIZERS, SCHEDULES, check
+from ..registry import FOLLOWED, OPTIMIZERS, SCHEDULES, check, title
 from .build import build, leaves, merged
-from .runs import RunConfig
+from .runs import BROUGHT, OF_IMAGES, OF_TEXT, RunConfig
 
 _OF_A_CURVE = {"schedule.kind", "schedule.warmup_steps"}  # keys that may differ within one summary
 _GRID = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # a comparison's hand-set warm-ups, as shares of the run
@@ -140,7 +140,7 @@ class CompareConfig(Plan):
             for lr, schedule in itertools.product(rates, schedules):
                 optimizer = dataclasses.replace(self.run.optimizer, name=name, lr=lr, options=options)
                 run = dataclasses.replace(self.run, optimizer=optimizer, schedule=schedule, seed=seed)
-                points.append(Point(run.label, run))
+                points.append(Point(f"{title(name)} {lr:g}, {schedule.words}, seed {seed}", run))
         return _distinct(points)
 
 
@@ -192,25 +192,21 @@ class SweepConfig(Plan):
         fixed, points = leaves(self.override, RunConfig, "override"), []
         for seed, (name, varied, run) in itertools.product(self.seeds, chosen):
             axes = {key: value for key, value in varied.items() if key not in fixed}
-            words = [name, run.schedule.label, *(f"{key.split('.')[-1]}={value}" for key, value in axes.items())]
-            points.append(Point(" ".join([*words, f"seed{seed}"]), dataclasses.replace(run, seed=seed), name, axes))
+            words = [name, run.schedule.words, *(f"{key.split('.')[-1]} {value}" for key, value in axes.items())]
+            points.append(Point(", ".join([*words, f"seed {seed}"]), dataclasses.replace(run, seed=seed), name, axes))
         return _distinct(points)
 
 
 def _check_effect(chosen: Iterable[tuple[str, Mapping[str, Any], RunConfig]]) -> None:
-    """Raise LabError if two values on an axis, or two cells, give the same runs: what varies must have an effect."""
-    why = "because another key or the override has the last word: leave one out"
-    cells: dict[str, dict[str, Mapping[str, Any]]] = {}
+    """Raise LabError if two values on an axis give the same run: what varies must have an effect."""
+    first: dict[tuple[str, str], Mapping[str, Any]] = {}
     for name, varied, run in chosen:
         kind = run.schedule.kind
         ignored = {key: None for key, kinds in FOLLOWED.items() if kind not in kinds}
-        settings = repr(merged(dataclasses.asdict(run), {"schedule": ignored}))
-        other = cells.setdefault(name, {}).setdefault(settings, varied)
-        if key := next((key for key in varied if varied[key] != other[key]), None):
-            raise LabError(f"cells.{name}: {key} {other[key]} and {varied[key]} give the same {kind} run, {why}")
-    for (first, some), (second, others) in itertools.combinations(cells.items(), 2):
-        if some.keys() == others.keys():
-            raise LabError(f"cells.{second} and cells.{first} have the same runs, {why}")
+        other = first.setdefault((name, repr(merged(dataclasses.asdict(run), {"schedule": ignored}))), varied)
+        if key := next((key for key in varied if varied[key] != other.get(key, varied[key])), None):
+            raise LabError(f"cells.{name}: {key} {other[key]} and {varied[key]} give the same {kind} run, because "
+                           "another key or the override has the last word: leave one out")  # fmt: skip
 
 
 def _distinct(points: Sequence[Point]) -> list[Point]:
@@ -239,6 +235,24 @@ def combinations(grid: Sequence[Mapping[str, Any]], source: str) -> Iterator[tup
         for values in itertools.product(*(value if isinstance(value, list) else [value] for value in block.values())):
             settings = dict(zip(block, values, strict=True))
             yield settings, {key: value for key, value in settings.items() if key in axes}
+
+
+def read_by(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a comparison's settings without what none of its runs reads; those of a sweep are what its file sets."""
+    if "schedules" not in config:
+        return dict(config)
+    run, kinds = config["run"], set(config["schedules"])
+    unread = {*_INSTEAD, *(f"schedule.{key}" for key, followers in FOLLOWED.items() if kinds.isdisjoint(followers))}
+    unread |= {*(BROUGHT if run["task"] else OF_IMAGES if run["model"]["name"] == "llama" else OF_TEXT)}
+    if OPTIMIZERS.keys().isdisjoint(config["rates"]):  # the task makes its own
+        unread |= {"optimizer"}
+
+    def kept(values: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+        return {key: kept(value, f"{place}{key}.") if isinstance(value, Mapping) else value
+                for key, value in values.items() if f"{place}{key}" not in unread}  # fmt: skip
+
+    task = run["task"] and run["task"].partition("@")[0]  # a user's own has a checksum after its name
+    return {**config, "run": {**kept(run), "task": task}}
 
 
 def _updates(warmup: float, steps: int) -> int:

@@ -25,13 +25,11 @@ class ModelConfig:
         ff: inner width of the SwiGLU block.
         vocab_size: tokens the tokenizer may learn.
         seq_len: tokens in a sequence.
-        init_scale: initial weights have the standard deviation init_scale/√width. At width 768 this gives the usual
-            0.02, which is far too small for a narrow model: Lion then needs no warm-up at all.
+        init_scale: initial weights have the standard deviation init_scale/√width, 0.02 at width 768.
         scaled_residual: divide the deviation of the projections that write to the residual stream (attention's output
             and the MLP's) by √(2·layers), as GPT-2 does. Of a "llama" only, as all that follow.
         norm_eps: ε of RMSNorm.
-        fused_qkv: keep q, k and v as one matrix, which an optimizer then steps, and κ counts, as one. The weights are
-            saved apart.
+        fused_qkv: keep q, k and v as one matrix for the optimizer and κ; the weights are saved apart.
     """
 
     name: str = "llama"
@@ -68,12 +66,11 @@ class DataConfig:
     """The source of the text or of the images.
 
     Args:
-        corpus: "python", a text file, or a folder of texts or token shards. "python" is the interpreter's own
-            documentation and standard library, so nothing is downloaded. Token shards have the format of
-            kjj0/fineweb10B-gpt2. For text files (.txt, .md, .rst, .py) the lab trains a tokenizer.
+        corpus: "python", the interpreter's own documentation and standard library; a text file or a folder of them
+            (.txt, .md, .rst, .py), for which the lab trains a tokenizer; or token shards like kjj0/fineweb10B-gpt2's.
         max_bytes: read at most this much text, file by file, in an order that mixes topics; shards are used whole.
-        sampling: "random" draws sequences that begin anywhere in the text, with replacement; "epochs" takes every
-            sequence once before any again, in a new order each time, and leaves out at most seq_len tokens at the end.
+        sampling: "random" draws sequences anywhere in the text, with replacement; "epochs" takes each once before any
+            again, in a new order each time.
         images: the classifier's images. "digits" are scikit-learn's 8×8 digits, which need no download; "hfds/NAME" is
             a data set of the Hugging Face Hub for the paper's Swin, such as "hfds/ILSVRC/imagenet-1k".
         workers: processes that read and transform images.
@@ -109,14 +106,13 @@ class ScheduleConfig:
     """How the rate changes over a run.
 
     Args:
-        kind: adaptive, the library's default; paper, its Algorithm 1 to the letter; linear, the hand-set baseline: the
-            rate rises from lr/div to lr over `warmup_steps`, then decays; untuned, a cosine after a linear warm-up of
-            2/(1 − β2) updates; constant, for optimizers that schedule themselves; greedy, transformers' GreedyLR
-            between lr/div and lr; or wsd, transformers' warmup-stable-decay, 10% and 20% of the run.
+        kind: adaptive, the library's default; paper, Algorithm 1 to the letter; linear, the hand-set baseline, which
+            rises from lr/div over `warmup_steps`; untuned, a warm-up of 2/(1 − β2) updates; constant; greedy,
+            transformers' GreedyLR from lr/div; or wsd, transformers' warmup-stable-decay, 10% and 20% of the run.
         warmup_steps: length of a "linear" warm-up, 0 for none; the other kinds set it themselves.
         warmup: shape of the hand-set warm-up, of the adaptive ramp and of the calibration's target.
-        decay: cosine, linear, wsd, wso, as `autowarm.AdaptiveWarmup` explains them, or wsd-tenth, which falls over the
-            last tenth, for adaptive, paper or linear. The other kinds set their decay themselves, or have none.
+        decay: of adaptive, paper or linear: those of `autowarm.AdaptiveWarmup`, or wsd-tenth, which falls over the
+            last tenth.
         target_loss: f*, required by "paper"; "adaptive" estimates it if it is null; the others have none.
         div: the first update's rate is lr/div, for adaptive, paper, linear or greedy. Null is warmup_steps + 1
             for "linear", so that the ramp starts from 0 in equal steps; the library's default for "adaptive"; and 100
@@ -137,6 +133,12 @@ class ScheduleConfig:
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def words(self) -> str:
+        """The schedule as a run's name has it."""
+        entry = SCHEDULES[self.kind]
+        return f"warm-up {self.warmup_steps}" if entry.by_hand else entry.title or self.kind
+
+    @property
     def label(self) -> str:
         if not SCHEDULES[self.kind].by_hand:
             return self.kind
@@ -148,17 +150,15 @@ class EngineConfig:
     """How a run is computed. These settings change its result by rounding errors only.
 
     Args:
-        precision: auto, float32, bfloat16 or float64. "bfloat16" uses autocast, with weights and optimizer in float32;
-            "auto" picks it if the hardware multiplies bfloat16 and the model is wide enough to gain from it (256 on a
-            CPU).
+        precision: auto, float32, bfloat16 or float64. "bfloat16" is autocast; "auto" picks it if the hardware has
+            bfloat16, and on a CPU from width 256 on.
         accumulate: split each rank's share of a batch into this many micro-batches, to save memory.
         compile: compile the model with `torch.compile`.
         parallel: ddp copies the model to every rank of `torchrun`, fsdp (FSDP2) shards it.
         device: "auto" uses a GPU if there is one.
         keep_checkpoints: how many of the newest checkpoints to keep.
         eval_every: steps between evaluations; 0 evaluates at the end only.
-        wandb: Weights & Biases project to log to; needs the package `wandb`. With WANDB_MODE=offline it contacts no
-            server and writes to `wandb/` in the run's folder, for `wandb sync`.
+        wandb: Weights & Biases project to log to; with WANDB_MODE=offline it only writes to the run's folder.
         curvature_every: log the paper's K^t at every n-th update, which then costs about 2.1 plain ones, and with the
             evaluations the share of these points above their fit K0 + K1Δ + K2Δ²; 0 for none.
         sharpness_every: log the Hessian's largest eigenvalue, on the first validation batch, before every n-th update;
@@ -193,6 +193,13 @@ _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("schedule.target_loss", math.isfinite, "be finite"),
     ("seed order", lambda x: 0 <= x < 2**63, "be from 0 to 2⁶³ − 1"),
 )  # fmt: skip
+
+
+# What a task brings itself, and what only one kind of network reads.
+BROUGHT = ("model", "data", "batch_size", "eval_batches", "whole_validation", "engine.accumulate")
+OF_TEXT = ("model.ff", "model.vocab_size", "model.seq_len", "model.init_scale", "model.scaled_residual",
+           "model.norm_eps", "model.fused_qkv", "data.corpus", "data.max_bytes", "data.sampling")  # fmt: skip
+OF_IMAGES = ("data.images", "data.workers")
 
 
 @dataclass(frozen=True)
@@ -236,8 +243,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         model, schedule = self.model, self.schedule
         unset = RunConfig() if self.task else self
-        for name in ("model", "data", "batch_size", "eval_batches", "whole_validation"):
-            require(getattr(self, name) == getattr(unset, name),
+        for name in BROUGHT:
+            require(attrgetter(name)(self) == attrgetter(name)(unset),
                     f"{name} has no effect with a task, which brings its own model, data and batches")  # fmt: skip
         if not self.is_own_task:
             if self.task is not None:
@@ -255,17 +262,12 @@ class RunConfig:
         width, heads, size, count = model.width, model.heads, self.batch_size, self.engine.accumulate
         require(width % (2 * heads) == 0,
                 f"width must be a multiple of 2·heads (rotary pairs), got width {width}, heads {heads}")  # fmt: skip
-        require(self.task is not None or size % count == 0,
+        require(size % count == 0,
                 f"batch_size must be a multiple of engine.accumulate, got {size} and {count}")  # fmt: skip
         llamas = [name for name in ("scaled_residual", "norm_eps", "fused_qkv")
                   if getattr(model, name) != getattr(ModelConfig, name)]  # fmt: skip
         require(not (llamas and model.sees_images),
                 f"model.{' and '.join(llamas)} belong to a llama, got model.name {model.name}")  # fmt: skip
-        try:
-            for pattern in self.optimizer.options.get("blocks") or ():
-                re.compile(str(pattern))
-        except (re.error, TypeError) as error:
-            raise ValueError(f"optimizer.options.blocks: a key is no regular expression: {error}") from None
         kind, length, last = SCHEDULES[schedule.kind], schedule.warmup_steps, self.steps - 1
         require(not kind.by_hand or (length is not None and 0 <= length <= last),
                 f"{schedule.kind} needs warmup_steps from 0 to steps − 1 = {last}, got {length}")  # fmt: skip

@@ -58,6 +58,7 @@ def digits() -> Images:
     return Images("digits", f"sklearn-digits-{len(pairs)}", pairs[:count], pairs[count:], 10, (1, 8, 8))
 
 
+@lru_cache(maxsize=1)
 def open_images(data: DataConfig, model: str) -> Images:
     """Open the configured images; those of a data set of the hub get the size and normalisation of the timm model."""
     if data.images == "digits":

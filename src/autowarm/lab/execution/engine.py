@@ -16,7 +16,6 @@ again: the same command continues where it stopped, and another grid makes only 
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any
 from ..analysis import report
 from ..analysis.results import Results, write_results
 from ..config import LabError, Plan, Point, RunConfig, Where
-from ..files import locked, read_object, write_json
+from ..files import locked, write_json
 from ..processes import Stop
 from ..tasks import identity, make_task, run_id
 from ..tasks.own import PackedTask
@@ -43,7 +42,6 @@ class Planned:
     folder: Path  # named after the id
     own: PackedTask | None = None  # the user's task, if the config names none of the lab's
     source: Mapping[str, Any] = field(default_factory=dict)  # name and checksum of its data
-    loads: tuple[str, ...] = ()  # slow modules that it imports
 
     @property
     def name(self) -> str:
@@ -66,16 +64,16 @@ class Planned:
     def job(self) -> Job:
         """Return the job that makes the run."""
         call = partial(called, "autowarm.lab.training.loop:train", self.point.run, self.folder, own=self.own)
-        return Job(self.name, self.point.run.steps, call, self.folder, self.loads)
+        return Job(self.name, self.point.run.steps, call, self.folder)
 
 
 def plan(points: Iterable[Point], store: Path, own: PackedTask | None = None) -> list[Planned]:
     """Return the runs with their ids and folders. This also prepares the text or images that they need."""
     planned = []
     for point in points:
-        source, loads = (own.source, ()) if own else _source(point.run)
+        source = own.source if own else _source(point.run)
         key = run_id(identity(point.run, source["sha256"]))
-        planned.append(Planned(point, key, store / f"{point.run.label}-{key}", own, source, loads))
+        planned.append(Planned(point, key, store / f"{point.run.label}-{key}", own, source))
     return planned
 
 
@@ -85,8 +83,7 @@ def make(config: Plan, points: Sequence[Point], display: Display, own: PackedTas
     with locked(out):
         display.note("preparing the data")
         planned = plan(points, Path(config.store or out / "runs"), own)
-        if unlike := write_manifest(out, config.about, planned):
-            display.line(f"the task is new: {', '.join(unlike)} changed since the last start")
+        write_manifest(out, config.about, planned)
         failed = execute(planned, display, config)
         return gather(out, dataclasses.asdict(config), planned, failed)
 
@@ -129,29 +126,19 @@ def gather(out: Path, config: Mapping[str, Any], planned: Sequence[Planned], fai
     return write_results(out, config, planned[0].source, rows, failed)
 
 
-def write_manifest(out: Path, about: str, planned: Sequence[Planned]) -> list[str]:
+def write_manifest(out: Path, about: str, planned: Sequence[Planned]) -> None:
     """Write `manifest.json`, which describes the plan run by run, before any run is made.
 
-    Returns the names of those attributes of a user's task that were others in the manifest there: new at each start?
+    It also has a checksum of each attribute of a user's task: one that is new at every start makes every run new.
     """
-    attributes, before = dict(planned[0].own.attributes) if planned[0].own else {}, {}
-    with suppress(LabError):
-        before = read_object(out / "manifest.json", "", "task")["task"]
+    attributes = dict(planned[0].own.attributes) if planned[0].own else {}
     runs = [{"name": run.name, "cell": run.point.cell, "settings": dict(run.point.varied), "id": run.id,
              "folder": str(run.folder), "config": dataclasses.asdict(run.point.run)} for run in planned]  # fmt: skip
     write_json(out / "manifest.json", {"schema": SCHEMA, "about": about, "task": attributes, "runs": runs})
-    return [name for name, checksum in attributes.items() if before.get(name, checksum) != checksum]
 
 
-_SOURCES: dict[tuple[Any, ...], tuple[dict[str, Any], tuple[str, ...]]] = {}
-
-
-def _source(run: RunConfig) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return name, checksum and, of text, tokens of the run's data, which are prepared, and what its task `loads`."""
-    key = run.task, run.data, run.model.name, run.model.vocab_size
-    if key not in _SOURCES:
-        task = make_task(run)
-        tokens = getattr(getattr(task.inner, "data", None), "tokens", None)
-        about = {"name": task.name, "sha256": task.sha256, **({} if tokens is None else {"tokens": tokens})}
-        _SOURCES[key] = about, getattr(task.inner, "loads", ())
-    return _SOURCES[key]
+def _source(run: RunConfig) -> dict[str, Any]:
+    """Return name, checksum and, of text, tokens of the run's data, which are prepared."""
+    task = make_task(run)
+    tokens = getattr(getattr(task.inner, "data", None), "tokens", None)
+    return {"name": task.name, "sha256": task.sha256, **({} if tokens is None else {"tokens": tokens})}

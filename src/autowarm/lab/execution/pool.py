@@ -23,7 +23,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..errors import BrokenTask, LabError
+from ..errors import LabError
 from ..files import Busy, claim, write_atomically
 from ..processes import LOST, Interrupted, Stop, context, follow_parent, gpus, room, starting
 from .display import Display
@@ -48,7 +48,6 @@ class Job:
     steps: int
     call: "Callable[[OnStep], dict[str, Any]]"  # returns the row to display; must stop once the callback returns True
     folder: Path  # the folder for the traceback of a failure
-    loads: tuple[str, ...] = ()  # slow modules that the call imports
 
 
 def called(place: str, *args: Any, **options: Any) -> Any:
@@ -65,7 +64,7 @@ def run_jobs(jobs: Sequence[Job], workers: int | None, display: Display, done: i
     devices = gpus()
     workers = min(workers or len(devices) or room(), len(jobs))
     display.begin([(job.name, job.steps) for job in jobs], done=done, workers=workers)
-    new = context(sorted({name for job in jobs for name in job.loads}))
+    new = context()
     events: Any = new.Queue()
     turns: Any = new.Queue()
     for index in range(workers):
@@ -110,7 +109,6 @@ def follow(
 ) -> dict[str, str]:
     """Wait for the jobs while updating the display; return the messages of those that failed."""
     failed: dict[str, str] = {}
-    some_done = False
     while pending:
         asked.obey()
         for event in news():
@@ -122,14 +120,9 @@ def follow(
             except BrokenProcessPool:
                 raise
             except Exception as error:
-                message, broken = explain(error), isinstance(getattr(error, "cause", error), BrokenTask)
-                display.fail(name, message)
-                if broken and message in failed.values() and not some_done:
-                    display.note("the task fails in every run: no other run is begun")
-                    return {**failed, name: message, **dict.fromkeys(pending.values(), message)}
-                failed[name] = message
+                failed[name] = explain(error)
+                display.fail(name, failed[name])
             else:
-                some_done = True
                 display.finish(name, row)
     return failed
 

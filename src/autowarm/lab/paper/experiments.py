@@ -178,11 +178,7 @@ def ablation_schedule(sources: Sources) -> Figure:
 @picture("swin", "validation accuracy over warm-up length: a Swin under Muon", paper="Figure swin", sweeps=("swin",))
 def swin(sources: Sources) -> Figure:
     """Draw one panel per peak rate: the hand-set lengths, with the default and Algorithm 1 as horizontal lines."""
-    figure = sweep_figure(_accuracies(sources), "validation accuracy (%)", unit=100.0)
-    for axes in figure.axes:
-        low, _ = axes.get_ylim()  # the legend stands above 100 %
-        axes.set_yticks([tick for tick in axes.get_yticks() if low <= tick <= 100])
-    return figure
+    return sweep_figure(_accuracies(sources), "validation accuracy (%)", unit=100.0)
 
 
 @picture("table-swin", "Table swin: the settings of the Swin runs and what came out", paper="Table swin_hyperparams",

@@ -61,12 +61,9 @@ class Study:
         slopes = [K1 + 2 * K2 * low, K1 + 2 * K2 * high]
         if max(slopes) <= 0:
             sentences.append("K rises as the gap falls, the opposite of the assumption.")
-        elif slopes[0] < 0:
-            sentences.append(f"K falls with the gap down to Δ ≈ {-K1 / (2 * K2):.3g} and rises again below.")
-        elif slopes[1] < 0:
-            sentences.append(
-                f"K falls with the gap only below Δ ≈ {-K1 / (2 * K2):.3g}; above, it rises as the gap falls."
-            )
+        elif min(slopes) < 0:
+            side = "above" if slopes[0] < 0 else "below"
+            sentences.append(f"K falls with the gap only {side} Δ ≈ {-K1 / (2 * K2):.3g}.")
         else:
             sentences.append("K falls as the gap falls, as assumed.")
         return " ".join(sentences)

@@ -7,12 +7,11 @@ With its config a task is a run, whose `identity` and id are here, too.
 - `own`: a user's task, from `FILE.py:NAME` or from Python.      - `fingerprint`: what its code is.
 """
 
-import copy
 import dataclasses
 import json
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -27,7 +26,6 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
 from ..config import LabError, RunConfig
-from ..errors import BrokenTask
 from ..files import sha256
 from ..registry import SMALL_TASKS
 
@@ -158,6 +156,8 @@ class Task:
         model = self.inner.model()
         if not isinstance(model, nn.Module):
             raise self._objection(f"model() must return a torch.nn.Module, got {_kind(model)}")
+        if extra := [name for name in model.state_dict() if name.endswith("_extra_state")]:  # by `get_extra_state`
+            raise self._objection(f"model() has {extra[0]}, and a checkpoint holds only tensors: keep it as a buffer")
         return model.train()
 
     def batches(self, first: int, rows: slice) -> Iterator[Batch]:
@@ -212,19 +212,13 @@ class Task:
         return numbers if "loss" in numbers and self.file is None else {**numbers, "loss": self.loss(model, batch)}
 
     def pieces(self, batch: Batch, device: torch.device, count: int, dtype: torch.dtype | None = None) -> list[Batch]:
-        """Move the batch to a device, its real numbers to ``dtype``, and split it; the last piece may be smaller."""
-        if self.file is not None and count > 1:
-            raise LabError("run.engine.accumulate must be 1 for a task of your own: make its batches smaller")
+        """Move the batch to a device, its real numbers to ``dtype``, and split it into equal pieces."""
 
         def moved(leaf: Any) -> Any:
             if isinstance(leaf, Tensor):
                 # Batches in pinned memory are copied while the device computes; others are copied as ever.
                 wide = dtype if leaf.is_floating_point() else None
                 return leaf.to(device, wide, non_blocking=device.type != "cpu")
-            if isinstance(leaf, MutableMapping):  # such as transformers' BatchEncoding
-                clone: Any = copy.copy(leaf)
-                clone.update({key: tree_map(moved, value) for key, value in leaf.items()})
-                return clone
             return leaf.to(device) if hasattr(leaf, "to") else leaf
 
         whole = tree_map(moved, batch)
@@ -241,7 +235,7 @@ class Task:
             seed_all(*words)
 
     def _objection(self, what: str) -> LabError:
-        return BrokenTask(f"{f'{Path(self.file).name}: ' if self.file else ''}{what}")
+        return LabError(f"{f'{Path(self.file).name}: ' if self.file else ''}{what}")
 
 
 def _kind(value: Any) -> str:

@@ -12,7 +12,6 @@ from .models import classifier, llama, token_logits
 
 class Language:
     first_bounds = predicts_tokens = True
-    loads = ("transformers.models.llama.modeling_llama",)  # imported late, because slow: a fork may have it
 
     def __init__(self, config: RunConfig) -> None:
         self.config, self.per_example = config, config.model.seq_len
@@ -40,7 +39,6 @@ class Language:
 
 class Classification:
     first_bounds = True
-    loads = ("timm",)
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config

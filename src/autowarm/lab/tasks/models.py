@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from ..config import ModelConfig
 from ..errors import needs
-from ..files import follow_umask
 
 
 def llama(config: ModelConfig, seed: int) -> nn.Module:
@@ -65,18 +64,6 @@ def _unfused(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         parts = zip(_QKV, value.chunk(len(_QKV)), strict=True)
         apart |= {f"{place}{part}.weight": rows.clone() for part, rows in parts} if fused else {name: value}
     return apart
-
-
-# The backward pass of torch's flash attention is slow in bfloat16 on CPUs. Up to this sequence length plain products
-# are faster, and their scores take little memory.
-_SHORT = 256
-
-
-def attend_plainly(model: nn.Module, length: int) -> None:
-    """Switch a LLaMA to the attention that is faster in bfloat16 on a CPU for sequences of this length."""
-    choose: Any = getattr(model, "set_attn_implementation", None)
-    if choose is not None and length <= _SHORT:
-        choose("eager")
 
 
 def classifier(config: ModelConfig, seed: int, classes: int, shape: tuple[int, int, int]) -> nn.Module:
@@ -136,9 +123,12 @@ def save_weights(model: Any, folder: Path, state: Mapping[str, Tensor] | None = 
     `state` is the full weights, if the model itself holds only shards of them.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix=".weights-") as scratch:
+        (usual := Path(scratch, "usual")).touch()
+        mode = usual.stat().st_mode  # as the umask has it; safetensors lets nobody else read its files
+        usual.unlink()
         _save(model, Path(scratch), state)  # transformers deletes what looks like weights beside its own
         for written in sorted(Path(scratch).iterdir()):
-            follow_umask(written)
+            written.chmod(mode)
             os.replace(written, folder / written.name)
 
 
@@ -155,11 +145,9 @@ def _save(model: Any, folder: Path, state: Mapping[str, Tensor] | None) -> None:
             if any(isinstance(module, _Rows) for module in model.modules()):
                 state = _unfused(model.state_dict() if state is None else state)
             model.save_pretrained(folder, state_dict=None if state is None else dict(state))
-        elif state is None and all(isinstance(value, Tensor) for value in model.state_dict().values()):
+        elif state is None:
             save_model(model, str(path), metadata={"format": "pt"})
         else:
-            if state is None:  # the extra state of modules, which may be of any type, is left out
-                state = {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
             save_file({name: value.contiguous() for name, value in state.items()}, path, metadata={"format": "pt"})
     except SafetensorError as error:  # also raised on a full disk
         raise OSError(f"{path.name} cannot be written: {error}") from None

@@ -25,7 +25,7 @@ from autowarm._torch.undisturbed import generators, set_generators
 
 from ..config import CompareConfig, LabError, RunConfig, UsageError, nearest
 from ..config.build import converted, leaves, merged, nested, plain, read_yaml
-from ..errors import BrokenTask, as_usage_error
+from ..errors import as_usage_error
 from ..files import claim, locked, sha256
 from ..registry import OPTIMIZERS, check
 from . import PREPARING, Task, seed_all
@@ -116,7 +116,7 @@ def blamed(file: str, *passing: type[Exception]) -> Iterator[None]:
         ]  # fmt: skip
         if not places:
             raise
-        raise BrokenTask(f"{places[-1]}: {type(error).__name__}: {_one_line(error)}") from error
+        raise LabError(f"{places[-1]}: {type(error).__name__}: {_one_line(error)}") from error
 
 
 def _one_line(value: object) -> str:

@@ -46,7 +46,6 @@ _NAME = re.compile(r"\.?checkpoint-(\d{8,})")  # hidden while it is being writte
 # What a run that begins with the checkpoint of another one may do otherwise.
 _MAY_DIFFER = ("optimizer.lr", "schedule.options", "clip", "seed", "order", "checkpoint_every", "engine")
 _COPY = "copy."  # the beginning of the names of what the guard goes back to
-_EXTRA = "_extra_state"  # the end of PyTorch's keys for what a module's `get_extra_state` returns, of any type
 
 
 class Checkpoints:
@@ -162,7 +161,7 @@ class Checkpoints:
         new = buffers_of(model)
         for name in {**new, **rest["buffers"]}:
             check_alike(name, rest["buffers"].get(name), new.get(name))
-        model.load_state_dict({**rest["buffers"], **rest["extra"]}, strict=False)
+        model.load_state_dict(rest["buffers"], strict=False)
         states: dict[int, dict[str, Any]] = {}
         loaded = {name.removeprefix(prefix): value for name, value in tensors.items()}
         for key, value in [*loaded.items(), *rest["plain"].items()]:
@@ -294,25 +293,14 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def collect(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
     """What an update changes: weights and the optimizer's tensors, and everything else, which all ranks have alike."""
-    state, whole = optimizer.state_dict(), model.state_dict()
+    state = optimizer.state_dict()
     tensors: dict[str, Any] = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
     plain: dict[str, Any] = {}
     for index, values in state["state"].items():
         for name, value in values.items():
             (tensors if isinstance(value, Tensor) else plain)[f"optimizer.{index}.{name}"] = value
-    extra = {name: value for name, value in whole.items() if name.endswith(_EXTRA)}
-    for name, value in extra.items():
-        buffer = io.BytesIO()
-        torch.save(value, buffer)
-        buffer.seek(0)
-        # What `load`, which runs no code of a checkpoint, would refuse.
-        if refused := torch.serialization.get_unsafe_globals_in_checkpoint(buffer):
-            raise LabError(f"{name}: a checkpoint cannot hold what this module's get_extra_state returns "
-                           f"({', '.join(refused)}). Let it return tensors, numbers, text, or lists and dictionaries "
-                           "of them")  # fmt: skip
     devices = {key: value.device.type for key, value in tensors.items()}
-    return tensors, {"groups": state["param_groups"], "plain": plain, "devices": devices, "extra": extra,
-                     "buffers": buffers_of(model)}  # fmt: skip
+    return tensors, {"groups": state["param_groups"], "plain": plain, "devices": devices, "buffers": buffers_of(model)}
 
 
 def buffers_of(model: nn.Module) -> dict[str, Tensor]:

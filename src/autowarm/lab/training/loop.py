@@ -21,7 +21,6 @@ import itertools
 import json
 import logging
 import math
-import operator
 import signal
 import sys
 import time
@@ -279,7 +278,7 @@ class _Run:
         if self.ranks.world > 1:
             raise UsageError("engine.sharpness_every needs the whole model on one process: set it to 0 under torchrun")
         with unchanged(self.model):
-            [(_, piece), *_] = self.setup.pieces(next(self.task.validation(self.setup.rows)))
+            [piece, *_] = self.setup.pieces(next(self.task.validation(self.setup.rows)))
             params = [p for p in self.model.parameters() if p.requires_grad]
             return sharpness(lambda: self.task.loss(self.model, piece), params, iterations=25, tolerance=1e-2)
 
@@ -294,22 +293,20 @@ class _Run:
     @torch.no_grad()
     def evaluate(self, limit: int | None = None, whole: bool = False) -> dict[str, float]:
         """Average over the fixed validation batches, or the first few, or all that there are, split over the ranks."""
-        collected: dict[str, list[tuple[float, Tensor]]] = {}
+        collected: dict[str, list[Tensor]] = {}
         training = self.net.training
         with unchanged(self.model):
             self.ranks.share_buffers(self.model)  # what is judged are the weights that rank 0 stores
             self.net.eval()
             for batch in itertools.islice(self.task.validation(self.setup.rows, whole), limit):
-                for weight, piece in self.setup.pieces(batch):
+                for piece in self.setup.pieces(batch):
                     with self.setup.cast():
                         scores = self.task.scores(self.net, piece)
                     for key, value in scores.items():
-                        collected.setdefault(key, []).append((weight, value.reshape(())))
+                        collected.setdefault(key, []).append(value.reshape(()))
             self.net.train(training)
-        means = []
-        for weights, values in (zip(*each, strict=True) for each in collected.values()):
-            numbers = torch.stack(values).tolist()  # waits for the device
-            means.append(math.fsum(map(operator.mul, weights, numbers)) / math.fsum(weights))
+        # Here it waits for the device.
+        means = [math.fsum(torch.stack(values).tolist()) / len(values) for values in collected.values()]
         judged = dict(zip(collected, self.ranks.mean(*means), strict=True))
         if self.task.predicts_tokens:
             judged["perplexity"] = math.exp(judged["loss"]) if judged["loss"] < _LARGEST_EXPONENT else math.inf

@@ -90,16 +90,11 @@ class MetricsLog:
         if config.engine.wandb is not None:
             try:
                 from wandb import init
-                from wandb.errors import UsageError
             except ImportError:
                 raise LabError("engine.wandb needs the package wandb: pip install wandb, or leave it null") from None
             # A resumed run keeps its id, so it stays the same run there. A folder's name would not identify it.
             about: dict[str, Any] = {"name": folder.name, "id": run, "dir": str(folder), "resume": "allow"}
-            try:
-                self.remote = init(project=config.engine.wandb, config=dataclasses.asdict(config), **about)
-            except UsageError as error:
-                raise LabError(f"engine.wandb: {error} Log in to Weights & Biases, or set WANDB_MODE=offline, or leave "
-                               "it null") from None  # fmt: skip
+            self.remote = init(project=config.engine.wandb, config=dataclasses.asdict(config), **about)
 
     def write(
         self, progress: Progress, scores: Mapping[str, float] | None, schedule: Mapping[str, float | int | str],

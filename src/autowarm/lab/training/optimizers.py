@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import io
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pkgutil import resolve_name
@@ -52,7 +53,7 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, process_group: Any
                       for group in parts.by_decay(named)]  # fmt: skip
             with contextlib.redirect_stdout(io.StringIO()):  # D-Adaptation announces its kind of weight decay
                 optimizer = make(groups, lr=config.lr, **options)
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, re.error) as error:
         raise UsageError(f"optimizer: lr {config.lr}, weight_decay {config.weight_decay} and options {config.options} "
                          f"do not suit {config.name}: {error}") from None  # fmt: skip
     if seeded == "weights":

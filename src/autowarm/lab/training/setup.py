@@ -10,7 +10,6 @@ from torch import Tensor
 from autowarm.orthogonalize import working_dtype
 
 from ..tasks import Batch, Task
-from ..tasks.models import attend_plainly
 from .optimizers import make_optimizer
 from .parallel import Ranks, spread, unreduced
 
@@ -39,8 +38,6 @@ class Setup:
         torch.manual_seed(config.seed)
         model = task.model().to(ranks.device)  # with a dtype, `to` would also make complex numbers real
         self.model = model.double() if self.precision == "float64" else model.float()
-        if self.precision == "bfloat16" and ranks.device.type == "cpu":
-            attend_plainly(self.model, config.model.seq_len)
         # Compiled, or distributed over the ranks, if the config says so.
         self.net = spread(self.model, config.engine, ranks)
         if config.optimizer.name in task.optimizers:
@@ -49,20 +46,18 @@ class Setup:
             shared = ranks.group if config.engine.parallel == "ddp" else None
             self.optimizer = make_optimizer(self.model, config.optimizer, shared)
 
-    def pieces(self, batch: Batch) -> list[tuple[float, Batch]]:
-        """Move the batch to this rank's device and split it into micro-batches, each after its size ÷ the first's."""
+    def pieces(self, batch: Batch) -> list[Batch]:
+        """Move the batch to this rank's device and split it into micro-batches of one size."""
         dtype = torch.float64 if self.precision == "float64" else None
-        pieces = self._task.pieces(batch, self._device, self._task.config.engine.accumulate, dtype)
-        sizes = [len(piece[0]) for piece in pieces] if len(pieces) > 1 else [1]
-        return [(size / sizes[0], piece) for size, piece in zip(sizes, pieces, strict=True)]
+        return self._task.pieces(batch, self._device, self._task.config.engine.accumulate, dtype)
 
-    def forward_backward(self, pieces: Sequence[tuple[float, Batch]]) -> Tensor:
+    def forward_backward(self, pieces: Sequence[Batch]) -> Tensor:
         """Accumulate the gradients of these micro-batches and return their mean loss over the examples."""
-        total, size = None, sum(weight for weight, _ in pieces)
-        for index, (weight, piece) in enumerate(pieces):
+        total = None
+        for index, piece in enumerate(pieces):
             with unreduced(self.net, last=index + 1 == len(pieces)):
                 with self.cast():
-                    loss = self._task.loss(self.net, piece) / (size / weight)
+                    loss = self._task.loss(self.net, piece) / len(pieces)
                 loss.backward()
             total = loss.detach() if total is None else total + loss.detach()
         assert total is not None

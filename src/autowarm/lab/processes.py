@@ -20,8 +20,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 _SERVER = "autowarm.lab.execution.server"
-_GROUPS, _GROUP, _MEMORY = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")  # of cgroup v2
-_OF_A_WORKER = 400 << 20  # bytes for a small run; one with a large network has `--workers` set
+_GROUPS, _GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")  # of cgroup v2
 LOST = BrokenProcessPool, EOFError, ConnectionError  # a process died, or the server from which it was to come
 
 
@@ -35,30 +34,16 @@ def gpus() -> list[str]:
     return [str(index) for index in range(torch.cuda.device_count())]
 
 
-def room(groups: Path = _GROUPS, group_of_this: Path = _GROUP, meminfo: Path = _MEMORY) -> int:
-    """The number of single-threaded workers that the cores, the memory and a container's quotas of both allow."""
+def room(groups: Path = _GROUPS, group_of_this: Path = _GROUP) -> int:
+    """The number of single-threaded workers for which there are cores, by a container's quota, too."""
     cores: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    free: float = _number(meminfo, "MemAvailable:") * 1024
-    place = groups / next((line[4:] for line in _lines(group_of_this) if line.startswith("0::/")), "none")
+    lines = group_of_this.read_text().splitlines() if group_of_this.exists() else []
+    place = groups / next((line[4:] for line in lines if line.startswith("0::/")), "none")
     for group in (place, *(group for group in place.parents if group.is_relative_to(groups))):  # each may have a limit
         with suppress(OSError, ValueError):
             quota, period = (group / "cpu.max").read_text().split()
             cores = min(cores, math.inf if quota == "max" else int(quota) / int(period))
-        with suppress(OSError, ValueError):  # files that were read and can be read again are no use
-            used = int((group / "memory.current").read_text()) - _number(group / "memory.stat", "inactive_file", 0)
-            free = min(free, int((group / "memory.max").read_text()) - used)
-    return max(1, int(min(cores, free // _OF_A_WORKER)))
-
-
-def _lines(file: Path) -> list[str]:
-    with suppress(OSError):
-        return file.read_text().splitlines()
-    return []
-
-
-def _number(file: Path, name: str, otherwise: float = math.inf) -> float:
-    """The number after a name in a file of such lines."""
-    return next((int(line.split()[1]) for line in _lines(file) if line.startswith(name)), otherwise)
+    return max(1, int(cores))
 
 
 def context() -> BaseContext:

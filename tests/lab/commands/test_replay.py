@@ -27,7 +27,7 @@ def message(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_a_row_for_each_run_and_each_note_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_and_notes_for_each_run(capsys: pytest.CaptureFixture[str]) -> None:
     text = message(capsys, "whole.csv", "sparse.txt", "two.csv")
     whole = logs.replay("whole.csv")
     [row] = [line for line in text.splitlines() if line.startswith("whole.csv ")]
@@ -35,8 +35,8 @@ def test_a_row_for_each_run_and_each_note_once(capsys: pytest.CaptureFixture[str
     assert f"{whole.recorded.warmup_steps} ({100 * whole.recorded.warmup_share:.1f}%), loss" in row  # type: ignore[operator]
     assert f"{whole.warmup_steps} (" in row
     assert f"whole.csv: read as step, loss, lr; 400 of 400 updates\n{whole.answer}\n" in text
-    assert text.count("no learning rates") == 1
-    assert "sparse.txt and 2 more: the log has no learning rates" in text
+    assert text.count("no learning rates") == 3
+    assert "note: sparse.txt: the log has no learning rates" in text
     assert "two.csv: b" in text
 
 

@@ -1,5 +1,7 @@
 """Wrong words: one line with what would be right, status 2, and nothing made."""
 
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,14 @@ def test_wrong_words_get_one_line_with_what_would_be_right(
     assert {path.name for path in tmp_path.iterdir()} <= {"line.py", "log.csv", "__pycache__"}
 
 
-def test_a_missing_folder_is_no_wrong_word(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = ["train", "--data.corpus", "missing", "--out", str(tmp_path / "out")]
-    assert "no folder missing" in refused(words, capsys, 1)
+@pytest.mark.parametrize(
+    "words",
+    [["train", "--data.corpus", "missing"], ["compare", "--run.data.corpus", "missing"],
+     ["compare", "--task", "missing:Task"], ["train", "--task", "missing.py:Task"]],
+)  # fmt: skip
+def test_what_is_missing_is_named_before_pytorch_is_loaded(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "autowarm.lab.tasks.own", None)  # to import it would fail
+    monkeypatch.setitem(sys.modules, "autowarm.lab.training.loop", None)
+    assert re.search("missing(.py)?: no such file|no such file: missing", refused(words, capsys))

@@ -22,7 +22,7 @@ def test_without_a_terminal_each_finished_run_is_one_line() -> None:
     assert lines[2].startswith("[3/3] second  diverged")
 
 
-def test_in_a_terminal_a_bar_shows_step_loss_rate_and_eta() -> None:
+def test_in_a_terminal_a_bar_shows_steps_loss_rate_and_eta() -> None:
     text = io.StringIO()
     with Display(Console(file=text, force_terminal=True, width=120)) as display:
         display.begin([("first", 10)], done=0, workers=1)

@@ -23,7 +23,7 @@ def cells(replay: Replay) -> list[str]:
 
 
 def show(replays: Sequence[Replay], console: Console) -> None:
-    """Print each run's answer, then a table of the details, and the notes; one that runs share is printed once."""
+    """Print each run's answer, then a table of the details, and the notes."""
     for replay in replays:
         console.out(f"{replay.log.name}: read as {replay.log.chosen}\n{replay.answer}\n")
     table = Table(box=None, pad_edge=False, padding=(0, 1))
@@ -32,18 +32,14 @@ def show(replays: Sequence[Replay], console: Console) -> None:
     for replay in replays:
         table.add_row(*map(Text, cells(replay)))
     console.print(table)
-    for text, names in notes(replays).items():
-        where = "" if len(names) == len(replays) else f"{names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)}: "
-        console.out(f"note: {where}{text}")
+    for text in notes(replays):
+        console.out(f"note: {text}")
 
 
-def notes(replays: Sequence[Replay]) -> dict[str, list[str]]:
-    """Each note with the names of its runs."""
-    names_by_text: dict[str, list[str]] = {}
-    for replay in replays:
-        for text in replay.notes:
-            names_by_text.setdefault(text, []).append(replay.log.name)
-    return names_by_text
+def notes(replays: Sequence[Replay]) -> list[str]:
+    """Each note, with the name of its run if there are several."""
+    several = len(replays) > 1
+    return [f"{one.log.name}: {text}" if several else text for one in replays for text in one.notes]
 
 
 def numbers(replay: Replay) -> dict[str, Any]:
@@ -73,12 +69,11 @@ def figure(replays: Sequence[Replay]) -> Figure:
 
 def html(replays: Sequence[Replay]) -> str:
     """Return a page with the table, the notes and a picture of each run."""
-    several = len(replays) != 1
     return rendered(
         "replay.html.j2",
-        title=f"{len(replays)} runs replayed" if several else f"{replays[0].log.name} replayed",
+        title=f"{len(replays)} runs replayed" if len(replays) > 1 else f"{replays[0].log.name} replayed",
         headings=HEADINGS,
         rows=[cells(replay) for replay in replays],
-        notes=[(text, names if several else []) for text, names in notes(replays).items()],
+        notes=notes(replays),
         pictures=[(replay.log.name, data_uri(encoded(figure([replay]), "svg"))) for replay in replays],
     )

@@ -50,6 +50,7 @@ def run(argv: list[str]) -> int:
 
         print(*describe(config, folder), sep="\n")
         return 0
+    config.require_corpus()
     if own is not None:
         claim(folder)
         own = own.prepared(Path(out or "runs") / "task")
@@ -87,12 +88,10 @@ def run(argv: list[str]) -> int:
 
 
 def _step_line(config: RunConfig) -> Callable[[Any], None]:
-    """Print the loss, rate, speed and time left every few steps, and once that the warm-up has ended."""
+    """Print the loss, rate, time of an update and time left every few steps, and once that the warm-up has ended."""
     from ..execution.display import duration
 
-    every, unit, per_step = max(1, min(20, config.steps // 10)), "examples", config.batch_size
-    if not config.model.sees_images:
-        unit, per_step = "tokens", config.batch_size * config.model.seq_len
+    every = max(1, min(20, config.steps // 10))
     last: tuple[int, float] | None = None
 
     def on_step(progress: Any) -> None:
@@ -106,9 +105,7 @@ def _step_line(config: RunConfig) -> Callable[[Any], None]:
         elif progress.step % every == 0 or progress.step == config.steps:
             before, last = last, (progress.step, progress.seconds)
             seconds = max(1e-9, (progress.seconds - before[1]) / (progress.step - before[0]))
-            line += f"  {seconds * 1e3:.0f} ms/update"
-            if config.task is None:  # a small task has a batch size of its own
-                line += f"  {per_step / seconds:,.0f} {unit}/s"
-            print(f"{line}  ETA {duration(seconds * (config.steps - progress.step))}", flush=True)
+            left = duration(seconds * (config.steps - progress.step))
+            print(f"{line}  {seconds * 1e3:.0f} ms/update  ETA {left}", flush=True)
 
     return on_step

@@ -223,9 +223,11 @@ def take_task(argv: Sequence[str], key: str = "task") -> tuple[str | None, list[
     place, others = take(argv, "--task")
     if place is None:
         place, others = take(argv, f"--{key}")
-    if place is None or ":" in place or place.endswith(".py"):
-        return place, others
-    return None, [f"--{key}", place, *others]
+    if place is None or (":" not in place and not place.endswith(".py")):
+        return None, others if place is None else [f"--{key}", place, *others]
+    if not (file := Path(place.rpartition(":")[0] or place)).is_file():  # before anything is loaded
+        raise UsageError(f"--task {place}: no such file: {file}; give FILE.py:NAME")
+    return place, others
 
 
 @cache

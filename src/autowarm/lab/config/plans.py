@@ -55,7 +55,7 @@ class Where:
     Args:
         engine: "processes" on this machine, or "ray" on a cluster.
         workers: processes that run in parallel, each with one thread; null is one per GPU, or without a GPU as many
-            as the cores, the memory and a container's quotas of both allow.
+            as the cores and a container's quota of them allow.
         address: the Ray cluster's, HOST:PORT or auto; null starts Ray here.
     """
 

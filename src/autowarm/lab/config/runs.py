@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import require
+from ..errors import UsageError, require
 from ..registry import OPTIMIZERS, SCHEDULES, SMALL_TASKS, check, either
 
 
@@ -159,8 +160,7 @@ class EngineConfig:
         keep_checkpoints: how many of the newest checkpoints to keep.
         eval_every: steps between evaluations; 0 evaluates at the end only.
         wandb: Weights & Biases project to log to; with WANDB_MODE=offline it only writes to the run's folder.
-        curvature_every: log the paper's K^t at every n-th update, which then costs about 2.1 plain ones, and with the
-            evaluations the share of these points above their fit K0 + K1Δ + K2Δ²; 0 for none.
+        curvature_every: log the paper's K^t at every n-th update, which then costs about 2.1 plain ones; 0 for none.
         sharpness_every: log the Hessian's largest eigenvalue, on the first validation batch, before every n-th update;
             0 for none.
         keep_weights: leave the final weights and TensorBoard's events in the run's folder.
@@ -278,6 +278,13 @@ class RunConfig:
                 "schedule.sigma_f2 calibrates Δ', and schedule.peak_gap gives Δ': set one of them")  # fmt: skip
         require(not kind.needs_target or schedule.target_loss is not None,
                 "the paper's Algorithm 1 needs schedule.target_loss, its f*")  # fmt: skip
+
+    def require_corpus(self) -> None:
+        """Raise UsageError if the corpus is neither there nor Python's; it costs nothing before PyTorch is loaded."""
+        corpus = self.data.corpus
+        if not (self.task or self.model.sees_images or corpus == "python" or Path(corpus).exists()):
+            raise UsageError(f"data.corpus {corpus}: no such file or folder; give a text file, a folder of these or of "
+                             "token shards, or 'python', which is on every machine")  # fmt: skip
 
     @property
     def is_own_task(self) -> bool:

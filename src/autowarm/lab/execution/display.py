@@ -1,4 +1,4 @@
-"""Shows a comparison's progress: live bars in a terminal, plain lines elsewhere."""
+"""Shows a comparison's progress: a live bar in a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,8 +11,8 @@ from rich.text import Text
 from ..config import printable
 
 
-class _Bars(Progress):
-    """Progress bars, and a line of words below them."""
+class _Bar(Progress):
+    """A progress bar, and a line of words below it."""
 
     words = ""
 
@@ -26,14 +26,16 @@ class Display:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
-        self.progress = _Bars(
+        self.progress = _Bar(
             TextColumn("{task.description}", markup=False), BarColumn(16), MofNCompleteColumn(),
             TextColumn("{task.fields[news]}", markup=False), TextColumn("ETA"), TimeRemainingColumn(compact=True),
             console=self.console, transient=True, refresh_per_second=4, disable=not self.console.is_terminal,
             speed_estimate_period=1e9, get_time=lambda: time.monotonic(),
         )  # fmt: skip
-        self.runs: dict[str, Task] = {}
-        self.all = self._task("", 0)
+        self.progress.add_task("all runs", total=0, visible=False, news="")
+        self.bar: Task = self.progress.tasks[0]
+        self.steps: dict[str, int] = {}  # of each run
+        self.made: dict[str, int] = {}  # of these, by the runs that have begun
         self.done = self.total = 0
         self.reasons: set[str] = set()
 
@@ -55,23 +57,21 @@ class Display:
 
     def begin(self, runs: Sequence[tuple[str, int]], done: int, workers: int) -> None:
         """Start showing runs, given as (label, steps), in place of earlier ones; `done` others are already finished."""
-        self.all.visible = False
-        self.runs = {label: self._task(label, steps) for label, steps in runs}
+        self.steps, self.made = dict(runs), {}
         self.done, self.total = done, done + len(runs)
-        self.all = self._task("all runs", sum(steps for _, steps in runs))
-        self.all.visible = bool(runs)
-        self.all.fields["news"] = f"{done} of {self.total} runs"
+        self.progress.reset(self.bar.id, total=sum(self.steps.values()), visible=bool(runs), news="")
         already = f", {done} already finished" if done else ""
         self.note(f"{self.total} runs{already}; {workers} side by side" if runs else f"all {done} runs are finished")
 
     def update(self, label: str, step: int, loss: float, lr: float) -> None:
         """Show a run's progress."""
-        run = self.runs[label]
-        if not run.visible:  # a resumed run's speed counts only new steps
-            run.completed, run.visible = step, True
-            self.all.completed += step
-        self._move(run, step)
-        run.fields["news"] = f"loss {loss:.3f}  rate {lr:.2e}"
+        if label not in self.made:  # a resumed run's speed counts only new steps
+            self.bar.completed += step
+            self.made[label] = step
+        self._move(label, step)
+        self.bar.fields["news"] = (
+            f"{self.done} of {self.total} runs; {printable(label)}: loss {loss:.3f}  rate {lr:.2e}"
+        )
 
     def finish(self, label: str, result: Mapping[str, Any]) -> None:
         self._close(label)
@@ -89,23 +89,15 @@ class Display:
 
     def eta(self) -> str:
         """Estimated time until all runs are done, from the steps made so far."""
-        return "–" if (seconds := self.all.time_remaining) is None else duration(seconds)
+        return "–" if (seconds := self.bar.time_remaining) is None else duration(seconds)
 
-    def _task(self, label: str, steps: int) -> Task:
-        """Add a bar that is not shown yet."""
-        self.progress.add_task(printable(label), total=steps, visible=False, news="")
-        return self.progress.tasks[-1]
-
-    def _move(self, run: Task, step: float) -> None:
-        self.progress.advance(self.all.id, step - run.completed)
-        self.progress.update(run.id, completed=step)
+    def _move(self, label: str, step: int) -> None:
+        self.progress.advance(self.bar.id, step - self.made.get(label, 0))
+        self.made[label] = step
 
     def _close(self, label: str) -> None:
         self.done += 1
-        run = self.runs[label]
-        self.all.fields["news"] = f"{self.done} of {self.total} runs"
-        self._move(run, run.total or 0)
-        run.visible = False
+        self._move(label, self.steps[label])
 
 
 def duration(seconds: float) -> str:

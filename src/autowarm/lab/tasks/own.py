@@ -140,8 +140,6 @@ def load(place: str) -> Any:
     file = Path(path).resolve()
     if not name.isidentifier() or file.suffix != ".py":
         raise UsageError(f"--task {place}: give FILE.py:NAME, a Python file and the name of a task in it")
-    if not file.is_file():
-        raise UsageError(f"--task {place}: no such file: {path}; give FILE.py:NAME")
     spec: Any = importlib.util.spec_from_file_location(f"autowarm_task_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

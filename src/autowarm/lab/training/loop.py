@@ -165,7 +165,6 @@ class _Run:
             "val_loss": finite(scores.pop("loss")),
             "metric": {key: finite(value) for key, value in scores.items()},
             "switched_at": progress.switched_at, "ended_by": progress.ended_by, "diverged": progress.diverged,
-            **({"curvature_above": log.curvature_above()} if engine.curvature_every else {}),
             "seconds": round(progress.seconds, 3), "eval_seconds": round(progress.eval_seconds, 3),
             "tokens_per_second": round(progress.step * size / progress.seconds, 1) if size and recent else None,
             "warnings": progress.warnings,

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
 import yaml
 
 from ..config import LabError
@@ -74,8 +73,6 @@ class MetricsLog:
         # What the schedule's state was, so that a resumed run records the same changes as one that was not stopped.
         self._schedule_state = {name: x for row in earlier for name, x in row.items() if name.startswith("autowarm/")}
         self.losses = [row["loss"] if row["loss"] is not None else math.nan for row in earlier]
-        self._curvature = [(row["loss"], row["curvature"]) for row in earlier
-                           if row["loss"] is not None and row.get("curvature") is not None]  # fmt: skip
         self.pending: list[dict[str, Any]] = []
         self.board: Any = None
         self.remote: Any = None
@@ -110,11 +107,7 @@ class MetricsLog:
             row["tokens_per_second"] = round(self._examples / took, 1)
         self._seconds = progress.seconds
         row |= {name: finite(value) for name, value in measured.items()}
-        if "curvature" in measured:
-            self._curvature.append((progress.loss, measured["curvature"]))
         if scores is not None:
-            if (above := self.curvature_above()) is not None:  # also right after a resumption, without a new point
-                row["curvature_above"] = above
             row |= {f"val_{name}": finite(value) for name, value in scores.items()}
             row["eval_seconds"] = round(progress.eval_seconds, 4)
         row |= {name: value for name, value in schedule.items() if self._schedule_state.get(name) != value}
@@ -144,13 +137,6 @@ class MetricsLog:
                     else:
                         numbers.value.add(tag=name, simple_value=math.nan if value is None else value)
                 self.board.file_writer.add_summary(numbers, row["step"])
-
-    def curvature_above(self) -> float | None:
-        """Return the share of points of K^t above K0 + K1Δ + K2Δ², fitted to all of them; None if they are too few."""
-        from autowarm.smoothness import fit  # imports torch, which reading metrics does not need
-
-        losses, values = np.array([pair for pair in self._curvature if np.isfinite(pair).all()]).reshape(-1, 2).T
-        return fit(losses, values).above if len(np.unique(losses)) > 3 else None  # f* only moves the coefficients
 
     def close(self) -> None:
         self.flush()

@@ -12,8 +12,7 @@ from .._torch.habits import plain_words
 from .._version import install
 from ..geometry import Columns, Frobenius, Rows, Sign, Spectral
 from ..schedule import AdaptiveWarmup
-from .lengths import warn_at_start
-from .metrics import EndOfWarmup, loggable_metrics
+from .metrics import EndOfWarmup, loggable_metrics, warn_at_start
 
 try:
     import lightning.pytorch as pl

@@ -1,4 +1,7 @@
-"""What the adapters log, and the one line that they print."""
+"""What the adapters log, the one line that they print, and the one warning."""
+
+import math
+import warnings
 
 from ..schedule import AdaptiveWarmup
 
@@ -43,3 +46,20 @@ class EndOfWarmup:
             first, end = state.gap0 + state.target_loss, state.target_loss + (state.peak_gap or 0.0)
             share = f": the averaged loss was at {state.average / first:.0%} of its start ({end / first:.0%} ends it)"
         return f"warm-up ended at update {state.warmup_steps}{of} by {why}{share}"
+
+
+def warn_at_start(scheduler: AdaptiveWarmup, left: float) -> None:
+    """Warn if a trainer has more or fewer updates left than its schedule. Infinity: nobody knows how many."""
+    total, updates = scheduler.total_steps, scheduler.last_epoch
+    # Some loops make one update more than planned, and a GradScaler skips a few.
+    if total is None or math.isinf(left) or abs(left - (planned := total - updates)) <= max(1, total // 100):
+        return
+    happens = "it will stop before the rate has decayed"
+    if left > planned:
+        happens = f"its last {int(left) - planned} updates will be made at the rate where the schedule ends"
+    warnings.warn(
+        f"the trainer will make {int(left)} more updates, but {planned} are left of the schedule's "
+        f"total_steps={total}, so {happens}. Make the schedule as long as the run, or call its "
+        f"extend({updates + int(left)}) before training. If the run resumed, was the schedule saved with the model?",
+        stacklevel=3,
+    )

@@ -17,8 +17,7 @@ from .._torch.habits import check_names, plain_words
 from .._version import install
 from ..optim import Lion, Muon, NormSGD, SignSGD
 from ..schedule import AdaptiveWarmup
-from .lengths import warn_at_start
-from .metrics import EndOfWarmup, loggable_metrics
+from .metrics import EndOfWarmup, loggable_metrics, warn_at_start
 
 _OLDEST = 5  # of transformers
 

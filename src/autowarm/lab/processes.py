@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -52,12 +52,6 @@ def context() -> BaseContext:
     The server starts with the first process and ends with this one. With a GPU, which a fork cannot use if importing
     has, and on systems whose libraries break in a fork, processes are spawned instead and load everything themselves.
     """
-    before = os.environ.get("PYTHONWARNINGS", "")
-    os.environ["PYTHONWARNINGS"] = f"{before},ignore:resource_tracker".lstrip(",")
-    try:  # Python's tracker of semaphores would say on stderr that it removes those of a worker that was killed
-        resource_tracker.ensure_running()
-    finally:
-        os.environ["PYTHONWARNINGS"] = before
     if gpus() or sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     forkserver.set_forkserver_preload([_SERVER])

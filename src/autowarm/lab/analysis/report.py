@@ -89,11 +89,11 @@ def html(results: Results, sweeps: Sequence[tuple[str, str]], curves: Sequence[t
 
 def warnings(rows: Sequence[Row]) -> list[str]:
     """Return the schedules' warnings, the first one for each optimizer, rate and schedule."""
-    texts_by_place: dict[str, list[str]] = {}
+    first: dict[str, str] = {}
     for row in rows:
-        where = f"{row['optimizer']}, peak rate {row['cell']['lr']:g}, {row['schedule']}"
-        texts_by_place.setdefault(where, []).extend(row.get("warnings", []))
-    return [f"{where}: {texts[0]}" for where, texts in texts_by_place.items() if texts]
+        for text in row.get("warnings", [])[:1]:
+            first.setdefault(f"{row['optimizer']}, peak rate {row['cell']['lr']:g}, {row['schedule']}", text)
+    return [f"{where}: {text}" for where, text in first.items()]
 
 
 def data_uri(svg: bytes) -> str:

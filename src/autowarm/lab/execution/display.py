@@ -1,24 +1,13 @@
 """Shows a comparison's progress: a live bar in a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from ..config import printable
-
-
-class _Bar(Progress):
-    """A progress bar, and a line of words below it."""
-
-    words = ""
-
-    def get_renderables(self) -> Iterator[RenderableType]:
-        yield self.make_tasks_table(self.tasks)
-        yield Text(self.words, style="dim")
 
 
 class Display:
@@ -26,13 +15,13 @@ class Display:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
-        self.progress = _Bar(
+        self.progress = Progress(
             TextColumn("{task.description}", markup=False), BarColumn(16), MofNCompleteColumn(),
             TextColumn("{task.fields[news]}", markup=False), TextColumn("ETA"), TimeRemainingColumn(compact=True),
             console=self.console, transient=True, refresh_per_second=4, disable=not self.console.is_terminal,
             speed_estimate_period=1e9, get_time=lambda: time.monotonic(),
         )  # fmt: skip
-        self.progress.add_task("all runs", total=0, visible=False, news="")
+        self.progress.add_task("", total=None, news="")
         self.bar: Task = self.progress.tasks[0]
         self.steps: dict[str, int] = {}  # of each run
         self.made: dict[str, int] = {}  # of these, by the runs that have begun
@@ -47,7 +36,7 @@ class Display:
         self.progress.stop()
 
     def note(self, message: str) -> None:
-        self.progress.words = f"{message} · Ctrl-C keeps what is done"
+        self.progress.update(self.bar.id, description=f"{message} · Ctrl-C keeps what is done")
         if not self.console.is_terminal:
             self.line(message)
 
@@ -59,7 +48,7 @@ class Display:
         """Start showing runs, given as (label, steps), in place of earlier ones; `done` others are already finished."""
         self.steps, self.made = dict(runs), {}
         self.done, self.total = done, done + len(runs)
-        self.progress.reset(self.bar.id, total=sum(self.steps.values()), visible=bool(runs), news="")
+        self.progress.reset(self.bar.id, total=sum(self.steps.values()), news="")
         already = f", {done} already finished" if done else ""
         self.note(f"{self.total} runs{already}; {workers} side by side" if runs else f"all {done} runs are finished")
 

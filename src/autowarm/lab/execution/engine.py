@@ -44,10 +44,6 @@ class Planned:
     source: Mapping[str, Any] = field(default_factory=dict)  # name and checksum of its data
 
     @property
-    def name(self) -> str:
-        return self.point.name
-
-    @property
     def finished(self) -> bool:
         """Whether the run has a result, which must be whole and its own."""
         return (self.folder / "result.json").exists() and bool(read_result(self.folder, self.id))
@@ -64,7 +60,7 @@ class Planned:
     def job(self) -> Job:
         """Return the job that makes the run."""
         call = partial(called, "autowarm.lab.training.loop:train", self.point.run, self.folder, own=self.own)
-        return Job(self.name, self.point.run.steps, call, self.folder)
+        return Job(self.point.name, self.point.run.steps, call, self.folder)
 
 
 def plan(points: Iterable[Point], store: Path, own: PackedTask | None = None) -> list[Planned]:
@@ -111,13 +107,13 @@ def execute(planned: Sequence[Planned], display: Display, where: Where) -> dict[
         failed = cluster.run_jobs(jobs, where.address, display, done)
     else:
         failed = run_jobs(jobs, where.workers, display, done)
-    first = {run.folder: run.name for run in unfinished.values()}
-    return {run.name: failed[name] for run in planned if (name := first.get(run.folder)) in failed}
+    first = {run.folder: run.point.name for run in unfinished.values()}
+    return {run.point.name: failed[name] for run in planned if (name := first.get(run.folder)) in failed}
 
 
 def gather(out: Path, config: Mapping[str, Any], planned: Sequence[Planned], failed: Mapping[str, str]) -> Results:
     """Write `results.json` from the finished runs; raise LabError if every run failed."""
-    rows = [run.row() for run in planned if run.name not in failed]
+    rows = [run.row() for run in planned if run.point.name not in failed]
     if not rows:
         reasons = list(dict.fromkeys(failed.values()))
         raise LabError(f"every run failed{'' if len(reasons) == 1 else ', the first'}: {reasons[0]}")
@@ -132,7 +128,7 @@ def write_manifest(out: Path, about: str, planned: Sequence[Planned]) -> None:
     It also has a checksum of each attribute of a user's task: one that is new at every start makes every run new.
     """
     attributes = dict(planned[0].own.attributes) if planned[0].own else {}
-    runs = [{"name": run.name, "cell": run.point.cell, "settings": dict(run.point.varied), "id": run.id,
+    runs = [{"name": run.point.name, "cell": run.point.cell, "settings": dict(run.point.varied), "id": run.id,
              "folder": str(run.folder), "config": dataclasses.asdict(run.point.run)} for run in planned]  # fmt: skip
     write_json(out / "manifest.json", {"schema": SCHEMA, "about": about, "task": attributes, "runs": runs})
 

@@ -112,7 +112,9 @@ def errorbars(
     placed = list(placed)
     for x, point in placed:
         if point.diverged:
-            _mark_diverged(axes, x, point, kind)
+            height = 0.4 if kind == "adaptive" else 0.02  # for the default may stand at the x of another
+            axes.annotate(_diverged(point), (x, height), xycoords=("data", "axes fraction"), rotation=90, ha="center",
+                          va="bottom", fontsize="x-small", color=COLOURS[kind])  # fmt: skip
     shown = [(x, point) for x, point in placed if not point.diverged]
     if shown:
         losses, errors = zip(*((unit * point.val_loss, unit * (point.stderr or 0)) for _, point in shown), strict=True)
@@ -137,12 +139,6 @@ def grid_of(count: int, rows: int, size: tuple[float, float]) -> tuple[Figure, n
     for axes in panels[count:].flat:
         axes.set_visible(False)
     return figure, panels[:count]
-
-
-def _mark_diverged(axes: Axes, x: float, point: Point, kind: str = "linear") -> None:
-    height = 0.4 if kind == "adaptive" else 0.02  # for the default may stand at the x of another
-    axes.annotate(_diverged(point), (x, height), xycoords=("data", "axes fraction"), rotation=90, ha="center",
-                  va="bottom", fontsize="x-small", color=COLOURS[kind])  # fmt: skip
 
 
 def _diverged(point: Point) -> str:

@@ -29,7 +29,8 @@ def sensitivity_figure(found: Mapping[str, Mapping[str, Sweep]]) -> Figure:
             width = 2.4 if name == OURS else 1.3
             axes.plot(FACTORS, means, "o-", color=colour, lw=width, ms=4, label=title(name))
         axes.set(xscale="log", xlabel="peak rate / tuned rate", ylabel="final loss")
-        axes.set_title(", ".join(bed.split(", ")[:-1]).replace(" model", ""), fontsize=10)
+        network, *_, steps, _ = bed.replace(" model", "").split(", ")
+        axes.set_title(f"{network}, {steps}", fontsize=10)
     for axes in every:  # without a bed
         axes.set_axis_off()
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=10)

@@ -54,8 +54,8 @@ WARMUPS: Mapping[str, Shape] = {"linear": linear, "cosine": cosine}
 DECAYS: Mapping[str, Shape] = {
     "cosine": cosine, "linear": linear, "1-sqrt": one_minus_sqrt, "power": power, "wsd": wsd, "wso": wso
 }  # fmt: skip
-assert set(get_args(Decay)) == set(DECAYS)
-assert set(get_args(Warmup)) == set(WARMUPS)
+assert set(get_args(Decay)) == set(DECAYS), "a decay stands in Decay, too"
+assert set(get_args(Warmup)) == set(WARMUPS), "a warm-up stands in Warmup, too"
 
 
 def warmup_shape(warmup: str | Shape) -> Shape:

@@ -5,7 +5,6 @@ import itertools
 import math
 import random
 import warnings
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -153,29 +152,6 @@ def test_a_closure_that_goes_wrong_is_told_so_and_leaves_nothing_behind(maker: s
         find_rate(model, optimizer, spoilt)
     assert snapshot(model, optimizer) == was
     assert not [hook for hook in optimizer._optimizer_step_post_hooks.values() if "find" in hook.__module__]
-
-
-def test_a_state_in_a_deque_or_a_tuple_is_put_back() -> None:
-    """As of an optimizer that keeps its last gradients, or pairs of averages."""
-
-    class Averaging(torch.optim.SGD):
-        def step(self, closure: Any = None) -> Any:
-            for p in self.param_groups[0]["params"]:
-                for average in self.state[p].setdefault("pair", (torch.zeros_like(p), torch.ones_like(p))):
-                    average.lerp_(p.grad, 0.1)
-                past = self.state[p].setdefault("past", deque(maxlen=3))
-                past.append(p.grad.clone())
-                p.grad = torch.stack([*past]).mean(0)
-            return super().step(closure)
-
-    model = a_model()
-    optimizer = Averaging(model.parameters(), lr=0.01)
-    train(model, optimizer, None, 2)
-    was = copy.deepcopy([(state["past"], state["pair"]) for state in optimizer.state.values()])
-    find_rate(model, optimizer, closure_of(model), steps=30)
-    assert [len(past) for past, _ in was] == [2] * len(was)
-    now = [(state["past"], state["pair"]) for state in optimizer.state.values()]
-    torch.testing.assert_close([[*map(list, x)] for x in now], [[*map(list, x)] for x in was], rtol=0, atol=0)
 
 
 def quadratic(curvature: float) -> tuple[nn.Module, Callable[[], torch.Tensor]]:

@@ -9,7 +9,7 @@ from torch import nn
 
 from autowarm import LMO, Lion, Muon, NormSGD, SignSGD
 from tests.cases import each
-from tests.optim.makers import CLASSES, said_by
+from tests.optim.makers import CLASSES
 
 
 def matrix() -> nn.Parameter:
@@ -63,15 +63,6 @@ def test_use_muon_says_which_rule_updates_a_group(use: bool) -> None:
     assert torch.equal(embedding, other)
     assert torch.equal(embedding, body) == use
     assert "use_muon" not in opt.param_groups[0]
-
-
-def test_maximize_is_a_groups_own() -> None:
-    up, down = matrix(), matrix()
-    opt = Lion([{"params": [up], "maximize": True}, {"params": [down]}], lr=0.5)
-    opt.step()
-    torch.testing.assert_close(up - torch.eye(3), torch.eye(3) - down)
-    assert repr(opt).count("maximize=True") == 1
-    assert "maximize=False" not in repr(opt)
 
 
 @each(
@@ -148,11 +139,3 @@ def test_a_group_without_names_joins_groups_with_names() -> None:
     opt = Lion.from_model(nn.Linear(4, 4))
     opt.add_param_group({"params": nn.Linear(3, 3).parameters()})
     assert opt.param_groups[-1]["param_names"] == ["added.2", "added.3"]
-
-
-def test_building_prints_and_warns_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    texts: list[str] = []
-    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(3)))
-    assert not said_by(lambda: texts.append(repr(Muon.from_model(model, lr=1e-3))))
-    assert capsys.readouterr().out == ""
-    assert "matrices (2; 512 parameters): algorithm=muon, lr=0.001" in texts[0]

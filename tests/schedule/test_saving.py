@@ -15,22 +15,6 @@ from tests.schedule.recovery.recovery_runs import Run
 from tests.schedule.schedule_runs import PEAK, every_lr, falling, make_optimizer, rate, run, saved
 
 
-def test_construct_then_load_and_load_then_construct_agree() -> None:
-    opt = make_optimizer()
-    scheduler = AdaptiveWarmup(opt, 50)
-    run(scheduler, falling(), range(7))
-    opt_state, state, rate = opt.state_dict(), saved(scheduler), opt.param_groups[0]["lr"]
-    rates = run(scheduler, falling(), range(7, 50))
-    for loads_first in (False, True):
-        other = make_optimizer()
-        resumed = None if loads_first else AdaptiveWarmup(other, 50)
-        other.load_state_dict(opt_state)
-        resumed = resumed or AdaptiveWarmup(other, 50)
-        resumed.load_state_dict(state)
-        assert other.param_groups[0]["lr"] == rate
-        assert run(resumed, falling(), range(7, 50)) == rates
-
-
 def test_saved_between_micro_batches() -> None:
     first = AdaptiveWarmup(make_optimizer(), 50)
     first.observe(torch.tensor(6.0), weight=2)

@@ -10,7 +10,6 @@ from torch import nn
 from autowarm import Muon, NormSGD, SignSGD
 from autowarm.geometry import Spectral
 from autowarm.optim.step import plan as planning
-from autowarm.optim.step.update import empty_stack
 from tests.cases import each
 from tests.optim.makers import drawn, peak_bytes
 
@@ -74,14 +73,3 @@ STACKS = [
 def test_which_tensors_make_a_stack(geometry, shapes, limits, stacks):
     with mock.patch.dict(vars(planning), limits):
         assert [(stack.size, sorted(members)) for stack, members in stacks_with_members(geometry, shapes)] == stacks
-
-
-def test_slots_are_views_and_padding_is_zero():
-    shapes = [(12, 3)] * 4 + [(8, 3)]
-    ((stack, _),) = stacks_with_members(Spectral(blocks=2, dtype=torch.float32), shapes)
-    assert stack.size == (6, 3)
-    X, slots = empty_stack(stack)
-    assert [tuple(slot.shape) for slot in slots] == [(2, 6, 3)] * 4 + [(2, 4, 3)]
-    for slot in slots:
-        slot.fill_(1.0)
-    assert X.sum() == sum(m * n for m, n in shapes)

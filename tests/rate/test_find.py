@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, find_rate
+from autowarm import AdaptiveWarmup, Lion, Muon, find_rate
 from autowarm.optim import Together
 from autowarm.rate import RateSearch
 from tests.closures import backward_of
@@ -171,16 +171,6 @@ def test_gradient_descent_on_a_quadratic_stays_below_its_limit_and_near_it(curva
     result = find_rate(model, torch.optim.SGD(model.parameters(), lr=1.0), closure, highest=1e4)
     assert 0.03 / curvature < result.suggestion < 2 / curvature
     assert result.interval[0] < 1 / curvature
-
-
-def test_normalised_steps_follow_the_distance_and_not_the_curvature() -> None:
-    """Frobenius steps of a rate cover a way in the order of ten."""
-    results = []
-    for curvature in (1e-3, 1e3):
-        model, closure = quadratic(curvature)
-        results.append(find_rate(model, NormSGD(model.parameters(), lr=1.0, momentum=0.0), closure, highest=1e4))
-        assert 0.03 < results[-1].suggestion < 10
-    assert results[0].suggestion == pytest.approx(results[1].suggestion, rel=0.01)
 
 
 def test_gradients_that_are_not_finite_are_no_error_and_not_counted() -> None:

@@ -8,7 +8,7 @@ import torch
 
 from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD
 from autowarm.optim import Together
-from autowarm.schedule import Calibration, calibrate
+from autowarm.schedule import calibrate
 from tests.schedule.schedule_runs import PEAK, falling, group, make_optimizer, run, saved
 
 
@@ -63,18 +63,6 @@ def test_the_loss_is_averaged_over_a_share_that_falls_with_the_length(total: int
     scheduler = AdaptiveWarmup(make_optimizer(), total)
     run(scheduler, lambda t: 10.0 if t < 10 else 5.0, range(11))
     assert scheduler.metrics()["loss"] == pytest.approx(10.0 - 5.0 / updates)
-
-
-@pytest.mark.parametrize("rho", [1.5, 2.0, 3.0])
-@pytest.mark.parametrize("kappa", [None, 61.0])
-def test_algorithm_1_with_another_exponent_is_calibrated_at_the_first_loss(rho: float, kappa: float | None) -> None:
-    chosen = Calibration("sign", kappa=kappa, sigma_f2=10.0, rho=rho)
-    scheduler = AdaptiveWarmup.paper(make_optimizer(), 60, target_loss=1.0, calibration=chosen)
-    rates = run(scheduler, falling(), range(60), "before")
-    wanted = calibrate(falling()(0) - 1.0, lr=PEAK, div=100.0, kappa=kappa or 16.0, sigma_f2=10.0, rho=rho)
-    assert scheduler.profile == wanted
-    switch = scheduler.warmup_steps
-    assert rates[:switch] == pytest.approx([wanted(falling()(t) - 1.0) for t in range(switch)])
 
 
 @pytest.mark.parametrize("gap0", [8.0, 8.2, 8.5])

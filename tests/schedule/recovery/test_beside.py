@@ -15,6 +15,8 @@ from autowarm.optim import Together
 from autowarm.rate.restore import Snapshot
 from tests.schedule.recovery.recovery_runs import MAKERS, Run, batch
 
+both = pytest.mark.parametrize("kind", [AdaptiveWarmup, SpikeGuard])
+
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_without_an_alarm_a_run_is_bit_identical(name: str) -> None:
@@ -24,19 +26,18 @@ def test_without_an_alarm_a_run_is_bit_identical(name: str) -> None:
     assert all(map(torch.equal, watched.weights(), plain.weights()))
 
 
-@pytest.mark.parametrize("make", [AdaptiveWarmup, SpikeGuard])
-def test_a_captured_graph_is_refused_unless_nothing_is_restored(make: Any) -> None:
+@both
+def test_a_captured_graph_is_refused_unless_nothing_is_restored(kind: Any) -> None:
     optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters(), capturable=True)
-    make(optimizer, 100, recover="warn")
+    kind(optimizer, 100, recover="warn")
     with pytest.raises(ValueError, match=r"recover=True restores weights .*\(capturable=True\)"):
-        make(optimizer, 100, recover=True)
+        kind(optimizer, 100, recover=True)
 
 
-@pytest.mark.parametrize("in_optimizer", [False, True])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_frozen_weights_that_nobody_writes_are_not_copied(device: str, in_optimizer: bool) -> None:
+def test_frozen_weights_that_nobody_writes_are_not_copied(device: str) -> None:
     w, frozen = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(4, device=device), requires_grad=False)
-    opt = torch.optim.SGD([w, frozen] if in_optimizer else [w], lr=1e-3)
+    opt = torch.optim.SGD([w, frozen] if device == "cpu" else [w], lr=1e-3)
     model = nn.ParameterList([w, frozen])
     known = SpikeGuard(opt, 1000, recover=model)._guard._frozen
     snapshot = Snapshot(opt, model, known)
@@ -47,13 +48,12 @@ def test_frozen_weights_that_nobody_writes_are_not_copied(device: str, in_optimi
         assert w.tolist() == [1.0, 1.0]
         if device == "meta":
             return
-        # One that is written is copied, and one that trains from now on.
-        frozen.requires_grad_(True)
+        frozen.requires_grad_(True)  # it trains from now on
         snapshot.keep_added(opt)
         frozen.fill_(3.0)
         snapshot.restore(opt)
         assert frozen.unique().tolist() == [1.0]
-        frozen.requires_grad_(False)
+        frozen.requires_grad_(False)  # and what was written is copied
         later = Snapshot(opt, model, known)
         frozen.fill_(5.0)
         later.restore(opt)
@@ -101,15 +101,8 @@ def test_a_guard_whose_optimizer_makes_no_update_says_so_once() -> None:
 
 # Where a loop steps the scheduler: nothing must be restored between a loss and its backward pass.
 
-RESTORING = {"recover": lambda opt: AdaptiveWarmup(opt, 200, recover=True), "guard": lambda opt: SpikeGuard(opt, 200)}
-OTHERS = {
-    "warns": lambda opt: AdaptiveWarmup(opt, 200, recover="warn"),
-    "guard that warns": lambda opt: SpikeGuard(opt, 200, recover="warn"),
-}
-restoring = pytest.mark.parametrize("make", RESTORING.values(), ids=RESTORING)
 
-
-def train(make: Callable[[Any], Any], order: str, updates: int = 20, skips: int = 0) -> nn.Module:
+def train(kind: Any, order: str, updates: int = 20, skips: int = 0, recover: Any = True) -> nn.Module:
     """``order`` has a letter for the backward pass, the optimizer's step and the scheduler's.
 
     The latter is "s" with the loss, or "n" without one, which "v" for `observe` has given.
@@ -118,7 +111,7 @@ def train(make: Callable[[Any], Any], order: str, updates: int = 20, skips: int 
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
-    watcher = make(opt)
+    watcher = kind(opt, 200, recover=recover)
     for t in range(updates):
         x = torch.randn(64, 8)
         loss = (model(x) - x[:, :4]).square().mean() * (math.inf if t < skips else 1.0)
@@ -139,26 +132,27 @@ def train(make: Callable[[Any], Any], order: str, updates: int = 20, skips: int 
 refused = pytest.raises(RuntimeError, match=r"call step\(loss\) after loss.backward\(\)")
 
 
-@restoring
+@both
 def test_what_restores_weights_refuses_a_loss_before_its_backward_pass_and_takes_it_after_in_any_order(
-    make: Callable,
+    kind: Any,
 ) -> None:
     for order in ("sbo", "vnbo"):
         with refused:
-            train(make, order, updates=1)
+            train(kind, order, updates=1)
+    train(kind, "sbo", recover="warn")
     for order in ("bso", "bos", "vbno", "vbon"):
         for skips in (0, 2):  # as a GradScaler does at first
             with warnings.catch_warnings(action="ignore"):
-                model = train(make, order, skips=skips)
+                model = train(kind, order, skips=skips)
             assert all(bool(p.isfinite().all()) for p in model.parameters())
 
 
-@restoring
+@both
 @pytest.mark.parametrize("early", [False, True])
-def test_of_micro_batches_only_the_step_must_come_after_the_last_backward_pass(make: Callable, early: bool) -> None:
+def test_of_micro_batches_only_the_step_must_come_after_the_last_backward_pass(kind: Any, early: bool) -> None:
     weight = nn.Parameter(torch.ones(4))
     opt = torch.optim.SGD([weight], lr=0.1)
-    watcher = make(opt)
+    watcher = kind(opt, 200, recover=True)
     for _ in range(3):
         for last in (False, True):
             loss = weight.square().mean()
@@ -172,11 +166,6 @@ def test_of_micro_batches_only_the_step_must_come_after_the_last_backward_pass(m
             loss.backward()
         opt.step()
         watcher.step()
-
-
-@pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)
-def test_what_restores_nothing_takes_a_loss_before_its_backward_pass(make: Callable) -> None:
-    train(make, "sbo")
 
 
 # What a `SpikeGuard` alone can do

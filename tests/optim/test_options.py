@@ -71,16 +71,6 @@ def test_use_muon_says_which_rule_updates_a_group(use: bool) -> None:
     assert "use_muon" not in opt.param_groups[0]
 
 
-@each(
-    ("cls", "option"),
-    [(Muon, "betas"), (Muon, "geometry"), (Lion, "momentum"), (SignSGD, "betas"), (NormSGD, "wd"), (LMO, "nestrov")],
-)
-def test_an_unknown_option_is_refused_with_those_that_there_are(cls: type[LMO], option: str) -> None:
-    for make in (lambda o: cls([matrix()], **o), lambda o: cls.from_model(nn.Linear(3, 3), **o)):
-        with pytest.raises(TypeError, match=f"{cls.__name__} has no option '{option}': it takes .*weight_decay"):
-            make({option: 0.9})
-
-
 RATE = "lr must be positive and finite, got "
 COUNT = "max_nonfinite must be a whole number of at least 1"
 LIMIT = "skip_outliers must be a positive number"

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -27,34 +26,13 @@ USERS = {
     "lab_launcher": ("tests/lab/training/test_first_run.py", "tests/lab/test_struck.py"),
 }
 
-# By what a run asks for, where it can stand: as a mark, or in the name of a fixture that has it.
-RARE = {
-    "long and not generated": re.compile(r"mark\.(long|generated)\b|_launcher\b|\bon_two_processes\b"),
-    "generated": re.compile(r"mark\.generated\b"),
-}
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files without what is asked for: to import all of them takes half a minute."""
-    sought = RARE.get(config.getoption("markexpr"))
-    if sought is None or not collection_path.name.startswith("test_") or collection_path.suffix != ".py":
-        return None
-    return None if sought.search(collection_path.read_text(encoding="utf-8")) else True
-
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is run by a launcher; in a run that has collected every file, see that none is left out wrongly."""
+    """Mark what is run by a launcher."""
     for item in items:
         if any(name.endswith(("_launcher", "two_processes")) for name in getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.long)
-    texts = {path: path.read_text(encoding="utf-8") for path in {item.path for item in items}}
-    for asked, sought in RARE.items():
-        mark = asked.partition(" ")[0]
-        lost = {path for path in texts if not sought.search(texts[path])}
-        for item in items:
-            if item.path in lost and item.get_closest_marker(mark):
-                raise pytest.UsageError(f"{item.nodeid} is {mark}, but pytest_ignore_collect leaves its file out")
 
 
 def pytest_collection_finish() -> None:

@@ -17,9 +17,9 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-__all__ = ["Ended", "Launcher", "Started", "clean_environment", "free_port", "leave", "rank_environment", "results"]
+__all__ = ["Ended", "Launcher", "clean_environment", "free_port", "leave", "rank_environment", "results"]
 
 
 class Ended(NamedTuple):
@@ -27,19 +27,6 @@ class Ended(NamedTuple):
 
     status: int
     stderr: str
-
-
-class Started(NamedTuple):
-    """Processes that run: their numbers, where they write to stderr, and what tells how they end."""
-
-    pids: list[int]
-    said: list[Path]
-    answers: IO[str]
-
-    def wait(self) -> list[Ended]:
-        """How each of them has ended."""
-        statuses = json.loads(self.answers.readline())
-        return [Ended(status, path.read_text()) for status, path in zip(statuses, self.said, strict=True)]
 
 
 class Launcher:
@@ -69,15 +56,6 @@ class Launcher:
 
     def run_together(self, command: Sequence[str | Path], environments: Sequence[Mapping[str, str]]) -> list[Ended]:
         """The same command once for each environment, at the same time."""
-        return self.start_together(command, environments).wait()
-
-    def run_ranks(self, ranks: int, command: Sequence[str | Path], port: int = 0) -> None:
-        """A script as so many ranks of one run, none of which may fail. Ranks that meet in a file need no port."""
-        ended = self.run_together(command, [rank_environment(rank, ranks, port) for rank in range(ranks)])
-        assert not any(one.status for one in ended), "".join(one.stderr[-6000:] for one in ended)
-
-    def start_together(self, command: Sequence[str | Path], environments: Sequence[Mapping[str, str]]) -> "Started":
-        """As `run_together`, but not waited for: nothing else can be started before it is."""
         jobs = []
         for environment in environments:
             self._started += 1
@@ -87,8 +65,13 @@ class Launcher:
         assert self._server.stdout is not None
         self._server.stdin.write(json.dumps(jobs) + "\n")
         self._server.stdin.flush()
-        pids = json.loads(self._server.stdout.readline())
-        return Started(pids, [Path(job["stderr"]) for job in jobs], self._server.stdout)
+        statuses = json.loads(self._server.stdout.readline())
+        return [Ended(status, Path(job["stderr"]).read_text()) for status, job in zip(statuses, jobs, strict=True)]
+
+    def run_ranks(self, ranks: int, command: Sequence[str | Path], port: int = 0) -> None:
+        """A script as so many ranks of one run, none of which may fail. Ranks that meet in a file need no port."""
+        ended = self.run_together(command, [rank_environment(rank, ranks, port) for rank in range(ranks)])
+        assert not any(one.status for one in ended), "".join(one.stderr[-6000:] for one in ended)
 
     def close(self) -> None:
         """End the process; its children have ended."""
@@ -153,9 +136,8 @@ def _serve(imports: Sequence[str]) -> None:
     gc.collect()
     gc.freeze()  # or the children walk through all that is imported, and so copy its memory
     for line in sys.stdin:
-        children = [_fork(job) for job in json.loads(line)]
-        print(json.dumps(children), file=answers, flush=True)
-        print(json.dumps(_statuses(children)), file=answers, flush=True)
+        statuses = _statuses([_fork(job) for job in json.loads(line)])
+        print(json.dumps(statuses), file=answers, flush=True)
 
 
 def _statuses(children: list[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""`each`: every case is tried, and the one that fails is named."""
+"""`each`: every case is tried, the one that fails is named, and no cases are an error."""
 
 import pytest
 
@@ -18,8 +18,5 @@ def test_every_case_is_tried_until_one_fails_which_is_named(tmp_path: object) ->
         one(tmp_path=tmp_path)
     assert seen == [(1, 2, tmp_path), (3, 4, tmp_path)]
     assert failure.value.__notes__ == ["in the case {'a': 3, 'b': 4}"]
-
-
-def test_no_cases_are_an_error() -> None:
     with pytest.raises(AssertionError, match="no case"):
         each("a", [])

@@ -1,13 +1,12 @@
 """Lightning trains as a plain loop with the same losses would, to the bit."""
 
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import LearningRateFinder, ModelCheckpoint, StochasticWeightAveraging
+from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -90,26 +89,6 @@ def test_weights_are_averaged_at_a_rate_of_their_own(tmp_path: Path) -> None:
     options = {"max_steps": -1, "max_epochs": 6, "limit_train_batches": 2}
     fit(module := Module(), tmp_path, averaging, WarmupCallback(), **options)
     assert module.rates[-1] == 0.5 * LR
-
-
-@pytest.mark.parametrize("tensor", [True, False])
-def test_the_rate_that_lightnings_finder_suggests_is_the_peak(tensor: bool, tmp_path: Path) -> None:
-    class Searching(Module):
-        lr = LR
-
-        def configure_optimizers(self) -> dict[str, Any]:
-            self.opt = torch.optim.AdamW(self.net.parameters(), lr=torch.tensor(self.lr) if tensor else self.lr)
-            return super().configure_optimizers()
-
-    torch.manual_seed(0)
-    module, finder = Searching(), LearningRateFinder(num_training_steps=20)
-    with warnings.catch_warnings(record=True, action="always") as heard:
-        fit(module, tmp_path, finder, WarmupCallback())
-    suggested = finder.optimal_lr.suggestion()
-    assert float(module.sched.base_lrs[0]) == pytest.approx(suggested)
-    assert max(map(float, module.rates[-STEPS:])) == pytest.approx(suggested)
-    assert module.sched.last_epoch == STEPS
-    assert not [one for one in heard if "from outside" in str(one.message)]
 
 
 def test_weights_and_scalers() -> None:

@@ -64,12 +64,52 @@ def plain(model: nn.Module) -> Rate:
     return Rate(model.parameters())
 
 
+class PerTensor(Optimizer):
+    """Stands for one optimizer per tensor, each stepped in the backward pass; its groups may be theirs."""
+
+    def __init__(self, model: nn.Module, each: type[Optimizer], shares_groups: bool = False) -> None:
+        self.by_tensor = {p: each([p], lr=LR) for p in model.parameters()}
+        super().__init__([torch.zeros(1, 1)], {"lr": LR})
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(self._update)
+        if shares_groups:
+            self.param_groups = [group for one in self.by_tensor.values() for group in one.param_groups]
+
+    def _update(self, p: Any) -> None:
+        self.by_tensor[p].step()
+        self.by_tensor[p].zero_grad()
+
+    def zero_grad(self, set_to_none: bool = True) -> None: ...
+
+    def step(self, closure: Any = None) -> None: ...
+
+
+class Several(Optimizer):
+    """Steps a list of others, whose groups are its own, or which have groups of its tensors; or stands for them."""
+
+    def __init__(self, model: nn.Module, relation: str) -> None:
+        self.inner = [Rate([p]) for p in model.parameters()]
+        groups = [group for one in self.inner for group in one.param_groups]
+        by_relation = {"its own": groups, "copies": [*model.parameters()]}
+        super().__init__(by_relation.get(relation, [torch.zeros(1)]), {"lr": LR})
+        if relation == "its own":
+            self.param_groups = by_relation[relation]
+
+    def step(self, closure: Any = None) -> None:
+        for one in self.inner:
+            one.step()
+
+
 WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
     "timm's Lookahead": lambda model: timm.Lookahead(plain(model)),
     "Lookahead": lambda model: pytorch_optimizer.Lookahead(plain(model)),
     "SAM": lambda model: pytorch_optimizer.SAM(model.parameters(), Rate, lr=LR),
     "bare": lambda model: Bare(plain(model)),
     "two layers": lambda model: Bare(timm.Lookahead(plain(model))),
+    "one per tensor": partial(PerTensor, each=Rate),
+    "one per tensor, whose groups it has": partial(PerTensor, each=Rate, shares_groups=True),
+    "several, whose groups it has": partial(Several, relation="its own"),
+    "several that it stands for": partial(Several, relation="stands for them"),
 }
 
 
@@ -92,18 +132,9 @@ def train(model: nn.Module, opt: Any, sched: AdaptiveWarmup, updates: int, seed:
         sched.step(loss)
 
 
-def rates_of(opt: Any) -> list[float]:
-    inner_optimizer = unwrapped(opt)
-    assert isinstance(inner_optimizer, Rate)
-    return inner_optimizer.rates
-
-
-def assert_scheduled(rates: list[float]) -> None:
-    """These are the rates of a whole run of `STEPS`."""
-    assert len(rates) == STEPS
-    assert rates[0] == pytest.approx(LR / 10)
-    assert max(rates) > 0.9 * LR
-    assert 0 < rates[-1] < 0.1 * LR
+def rates_of(opt: Any) -> list[list[float]]:
+    """By optimizer that makes updates."""
+    return [one.rates for one in inside(opt)]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
@@ -113,7 +144,12 @@ def test_every_update_is_counted_and_made_at_the_rate_of_the_schedule(name: str)
     sched = AdaptiveWarmup(opt, STEPS, calibration="sign", decay="linear")
     train(model, opt, sched, STEPS)
     assert sched.last_epoch == STEPS
-    assert_scheduled(rates_of(opt))
+    assert len(rates_of(opt)) == (4 if isinstance(opt, PerTensor | Several) else 1)
+    for rates in rates_of(opt):
+        assert len(rates) == STEPS
+        assert rates[0] == pytest.approx(LR / 10)
+        assert max(rates) > 0.9 * LR
+        assert 0 < rates[-1] < 0.1 * LR
 
 
 @pytest.mark.parametrize("name", ["SAM", "Lookahead"])
@@ -133,7 +169,7 @@ def test_a_wrapped_run_resumes(name: str) -> None:
     for one, state in zip(resumed, torch.load(file), strict=True):
         one.load_state_dict(state)
     train(*resumed, 20, seed=1)
-    assert rates_of(resumed[1]) == rates_of(whole[1])[20:]
+    assert rates_of(resumed[1])[0] == rates_of(whole[1])[0][20:]
 
 
 class Apart(Optimizer):
@@ -150,29 +186,6 @@ def test_one_that_copies_its_rates_inside_is_left_as_it_is() -> None:
     assert unwrapped(wrapper) is wrapper
 
 
-class PerTensor(Optimizer):
-    """Stands for one optimizer per tensor, each stepped in the backward pass; its groups may be theirs."""
-
-    def __init__(self, model: nn.Module, each: type[Optimizer], shares_groups: bool = False) -> None:
-        self.by_tensor = {p: each([p], lr=LR) for p in model.parameters()}
-        super().__init__([torch.zeros(1, 1)], {"lr": LR})
-        for p in model.parameters():
-            p.register_post_accumulate_grad_hook(self._update)
-        if shares_groups:
-            self.param_groups = [group for one in self.by_tensor.values() for group in one.param_groups]
-
-    def _update(self, p: Any) -> None:
-        self.by_tensor[p].step()
-        self.by_tensor[p].zero_grad()
-
-    def each(self) -> list[Any]:
-        return [*self.by_tensor.values()]
-
-    def zero_grad(self, set_to_none: bool = True) -> None: ...
-
-    def step(self, closure: Any = None) -> None: ...
-
-
 def test_the_geometry_is_that_of_the_optimizer_inside() -> None:
     model = make_model()
     per_tensor = PerTensor(model, AdamW)
@@ -184,43 +197,6 @@ def test_the_geometry_is_that_of_the_optimizer_inside() -> None:
         assert geometry_of(opt) == Sign()
     assert isinstance(unwrapped(per_tensor), Together)
     assert AdaptiveWarmup(per_tensor, STEPS).optimizer is unwrapped(per_tensor)
-
-
-class Several(Optimizer):
-    """Steps a list of others, whose groups are its own, or which have groups of its tensors; or stands for them."""
-
-    def __init__(self, model: nn.Module, relation: str) -> None:
-        self.inner = [Rate([p]) for p in model.parameters()]
-        groups = [group for one in self.inner for group in one.param_groups]
-        by_relation = {"its own": groups, "copies": [*model.parameters()]}
-        super().__init__(by_relation.get(relation, [torch.zeros(1)]), {"lr": LR})
-        if relation == "its own":
-            self.param_groups = by_relation[relation]
-
-    def each(self) -> list[Any]:
-        return self.inner
-
-    def step(self, closure: Any = None) -> None:
-        for one in self.each():
-            one.step()
-
-
-SEVERAL: list[Callable[[nn.Module], Any]] = [
-    *(partial(PerTensor, each=Rate, shares_groups=shares_groups) for shares_groups in (False, True)),
-    *(partial(Several, relation=relation) for relation in ("its own", "stands for them")),
-]
-
-
-@each("make", SEVERAL)
-def test_several_step_by_the_rates_of_the_schedule(make: Callable[[nn.Module], Any]) -> None:
-    model = make_model()
-    opt = make(model)
-    sched = AdaptiveWarmup(opt, STEPS, calibration="sign", decay="linear")
-    assert {id(one) for one in inside(opt)} == {id(one) for one in opt.each()}
-    train(model, opt, sched, STEPS)
-    assert sched.last_epoch == STEPS
-    for one in opt.each():
-        assert_scheduled(one.rates)
 
 
 def split(model: nn.Module) -> Optimizer:

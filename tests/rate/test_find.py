@@ -5,7 +5,6 @@ import itertools
 import math
 import random
 import warnings
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from autowarm import AdaptiveWarmup, Lion, Muon, NormSGD, find_rate
+from autowarm import AdaptiveWarmup, Lion, Muon, find_rate
 from autowarm.optim import Together
 from autowarm.rate import RateSearch
 from tests.closures import backward_of
@@ -155,29 +154,6 @@ def test_a_closure_that_goes_wrong_is_told_so_and_leaves_nothing_behind(maker: s
     assert not [hook for hook in optimizer._optimizer_step_post_hooks.values() if "find" in hook.__module__]
 
 
-def test_a_state_in_a_deque_or_a_tuple_is_put_back() -> None:
-    """As of an optimizer that keeps its last gradients, or pairs of averages."""
-
-    class Averaging(torch.optim.SGD):
-        def step(self, closure: Any = None) -> Any:
-            for p in self.param_groups[0]["params"]:
-                for average in self.state[p].setdefault("pair", (torch.zeros_like(p), torch.ones_like(p))):
-                    average.lerp_(p.grad, 0.1)
-                past = self.state[p].setdefault("past", deque(maxlen=3))
-                past.append(p.grad.clone())
-                p.grad = torch.stack([*past]).mean(0)
-            return super().step(closure)
-
-    model = a_model()
-    optimizer = Averaging(model.parameters(), lr=0.01)
-    train(model, optimizer, None, 2)
-    was = copy.deepcopy([(state["past"], state["pair"]) for state in optimizer.state.values()])
-    find_rate(model, optimizer, closure_of(model), steps=30)
-    assert [len(past) for past, _ in was] == [2] * len(was)
-    now = [(state["past"], state["pair"]) for state in optimizer.state.values()]
-    torch.testing.assert_close([[*map(list, x)] for x in now], [[*map(list, x)] for x in was], rtol=0, atol=0)
-
-
 def quadratic(curvature: float) -> tuple[nn.Module, Callable[[], torch.Tensor]]:
     """f(x) = curvature/2·‖x‖² from ‖x‖ = 10, entries of ±10/√64."""
     torch.manual_seed(0)
@@ -195,16 +171,6 @@ def test_gradient_descent_on_a_quadratic_stays_below_its_limit_and_near_it(curva
     result = find_rate(model, torch.optim.SGD(model.parameters(), lr=1.0), closure, highest=1e4)
     assert 0.03 / curvature < result.suggestion < 2 / curvature
     assert result.interval[0] < 1 / curvature
-
-
-def test_normalised_steps_follow_the_distance_and_not_the_curvature() -> None:
-    """Frobenius steps of a rate cover a way in the order of ten."""
-    results = []
-    for curvature in (1e-3, 1e3):
-        model, closure = quadratic(curvature)
-        results.append(find_rate(model, NormSGD(model.parameters(), lr=1.0, momentum=0.0), closure, highest=1e4))
-        assert 0.03 < results[-1].suggestion < 10
-    assert results[0].suggestion == pytest.approx(results[1].suggestion, rel=0.01)
 
 
 def test_gradients_that_are_not_finite_are_no_error_and_not_counted() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autowarm.rate import RateSearch
-from autowarm.rate.search import has_broken, noise_of
+from autowarm.rate.search import has_broken
 from tests.cases import each
 
 RATES = np.geomspace(1e-6, 100, 100)
@@ -97,13 +97,6 @@ def test_an_outlier_does_not_end_the_search_and_nan_does() -> None:
     assert has_broken([*losses, 1e6, 1e6], 100)
     assert has_broken([*losses, math.nan], 100)
     assert has_broken([2.0, math.inf], 100)
-
-
-def test_noise_is_that_of_a_normal_sample_and_a_step_in_it_does_not_count() -> None:
-    draws = 3 + 0.5 * np.random.default_rng(0).standard_normal(20_000)
-    assert noise_of(draws) == pytest.approx(0.5, rel=0.05)
-    assert noise_of(draws + (np.arange(20_000) > 10_000) * 1e6) == pytest.approx(0.5, rel=0.05)
-    assert noise_of([1.0]) == 0.0
 
 
 def test_the_picture_shows_suggestion_and_interval() -> None:

@@ -92,23 +92,13 @@ def test_worked_values_of_the_papers_setup(kappa: str, target_loss: float, sigma
     assert profile.peak_gap == pytest.approx(peak_gap, abs=gap0 / 1001)
 
 
-def integral(peak: float, gap0: float, weight: float, rho: float = 2.0, div: float = 100.0) -> float:
-    """Eq. 10 for linear-cosine by a plain sum, with the factor of the squared distance in its weight."""
-    gaps = np.linspace(0, gap0, 200_001)[1:]
-    bend, first = (((r**rho - 1) - rho * (r - 1)) / r for r in (gaps / peak, gap0 / peak))
-    eta = 1 / (1 + (div - 1) * bend / first)
-    rising = 1 / div + (1 - 1 / div) * (gap0 - gaps) / (gap0 - peak)
-    target = np.where(gaps >= peak, rising, (1 - np.cos(np.pi * gaps / peak)) / 2)
-    return float(np.trapezoid(np.exp(-((gaps - peak) ** 2) * weight) * (eta - target) ** 2, gaps))
-
-
 @pytest.mark.parametrize("rho", [1.5, 2.0, 3.0])
 def test_the_candidate_chosen_is_the_best_of_all(rho: float) -> None:
-    gap0, div = 7.68, 100.0
-    profile = calibrate(gap0, lr=1e-3, div=div, kappa=KAPPA["muon"], candidates=8, rho=rho)
-    assert (profile.rho, profile.div, profile.gap0) == (rho, div, gap0)
+    gap0, numbers = 7.68, {"div": 100.0, "kappa": KAPPA["muon"], "rho": rho}
+    profile = calibrate(gap0, lr=1e-3, candidates=8, **numbers)
+    assert (profile.rho, profile.div, profile.gap0) == (rho, 100.0, gap0)
     candidates = gap0 * np.arange(1, 9) / 9
-    assert profile.peak_gap == min(candidates, key=lambda peak: integral(peak, gap0, KAPPA["muon"] / 2e3, rho))
+    assert profile.peak_gap == candidates[objective(candidates, gap0, **numbers).argmin()]
 
 
 @given(st.floats(-9, 3).map(lambda e: 10.0**e), st.sampled_from(list(KAPPA.values())))

@@ -92,23 +92,6 @@ def test_groups_that_go_or_move_keep_their_rates(move: str, tensor: bool) -> Non
             assert peak == float(g["initial_lr"])
 
 
-@every_lr
-@pytest.mark.parametrize("scheduler_too", [False, True])
-def test_an_optimizers_checkpoint_is_nobodys_factor(tensor: bool, scheduler_too: bool) -> None:
-    old = AdaptiveWarmup(Lion([group(tensor)]), 40)
-    train(old, 0, 30)
-    plain = train(AdaptiveWarmup(Lion([group(tensor)]), 40), 0, 40)
-    new = AdaptiveWarmup(Lion([group(tensor)]), 40)
-    with warnings.catch_warnings(action="error"):
-        if scheduler_too:
-            new.load_state_dict(saved(old))
-            new.optimizer.load_state_dict(old.optimizer.state_dict())
-            assert train(new, 30, 40) == plain[30:]
-        else:
-            new.optimizer.load_state_dict(old.optimizer.state_dict())
-            assert train(new, 0, 40)[1:] == plain[1:]
-
-
 WRITERS: dict[str, Callable[[int, float], float]] = {
     "own warm-up": lambda t, lr: PEAK * (t + 1) / 500 if t < 500 else lr,
     "a factor": lambda t, lr: 0.9 * lr,

@@ -1,5 +1,6 @@
 """Saved and loaded, it goes on to the bit; pickled and copied, as well, in tests/schedule/test_random_cases.py."""
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,23 +13,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from autowarm import AdaptiveWarmup, Muon, SpikeGuard
 from autowarm.schedule.state import STATE_VERSION
 from tests.schedule.recovery.recovery_runs import Run
-from tests.schedule.schedule_runs import PEAK, every_lr, falling, make_optimizer, rate, run, saved
-
-
-def test_construct_then_load_and_load_then_construct_agree() -> None:
-    opt = make_optimizer()
-    scheduler = AdaptiveWarmup(opt, 50)
-    run(scheduler, falling(), range(7))
-    opt_state, state, rate = opt.state_dict(), saved(scheduler), opt.param_groups[0]["lr"]
-    rates = run(scheduler, falling(), range(7, 50))
-    for loads_first in (False, True):
-        other = make_optimizer()
-        resumed = None if loads_first else AdaptiveWarmup(other, 50)
-        other.load_state_dict(opt_state)
-        resumed = resumed or AdaptiveWarmup(other, 50)
-        resumed.load_state_dict(state)
-        assert other.param_groups[0]["lr"] == rate
-        assert run(resumed, falling(), range(7, 50)) == rates
+from tests.schedule.schedule_runs import PEAK, every_lr, falling, made, make_optimizer, rate, run, saved
 
 
 def test_saved_between_micro_batches() -> None:
@@ -92,6 +77,28 @@ def test_a_state_that_is_damaged_anothers_or_of_another_schedule_is_refused_whol
         with pytest.raises(ValueError, match=message):
             scheduler.load_state_dict(state)
         assert saved(scheduler) == before
+
+
+@every_lr
+def test_loaded_for_another_horizon_it_is_extended_with_one_warning(tensor: bool) -> None:
+    first, second, third, back = made(tensor), made(tensor, 160), made(tensor, 160), made(tensor)
+    head = run(first, falling(), range(100))
+    with pytest.warns(UserWarning, match=r"saved for total_steps=100 and is loaded for total_steps=160") as caught:
+        second.load_state_dict(saved(first))
+    assert len(caught) == 1
+    first.extend(160)
+    rates = run(first, falling(), range(100, 130))
+    assert rates == run(second, falling(), range(100, 130))
+    with warnings.catch_warnings(action="error"):  # it is for 160 now, also for a script that extends on its way
+        third.load_state_dict(saved(second))
+        back.load_state_dict(saved(first))
+        tail = run(third, falling(), range(130, 160))
+    assert tail == run(first, falling(), range(130, 160)) == run(back, falling(), range(130, 160))
+    assert min(head + rates + tail) > 0
+    state = saved(third)
+    with pytest.raises(ValueError, match="total_steps=20 is over: 160 updates were made already"):
+        third.extend(20)
+    assert saved(third) == state
 
 
 # Saved by `torch.distributed.checkpoint`, which loads a state only into one with the same entries

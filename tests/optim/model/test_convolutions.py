@@ -71,22 +71,6 @@ def test_norms_and_steps_are_those_of_the_operator(
     assert [size[2] * side for side in geometry.matrix_shape(g.shape)] == [*operator(layer, g).shape]
 
 
-@each("method", ["svd", "polar-express", "newton-schulz"])
-@each("transposed", [False, True])
-@each("radius", ["original", "match_rms_adamw", "spectral_unclamped"])
-def test_an_optimizers_step_is_the_oracles(method: str, transposed: bool, radius: str) -> None:
-    layers = [a_layer(transposed, dims, 2, size) for dims in (1, 2) for size in SIZES[2:5] * 2]
-    geometry = read_as(layers[0], radius=radius, method=method, dtype=torch.float64)
-    params = [layer.weight for layer in layers if layer.groups == layers[0].groups]
-    assert len(params) > 4
-    before = [p.detach().clone() for p in params]
-    for p in params:
-        p.grad = torch.randn_like(p)
-    LMO(params, lr=0.1, geometry=geometry, momentum=0.0).step()
-    for p, was in zip(params, before, strict=True):
-        torch.testing.assert_close(p.detach() - was, 0.1 * geometry.lmo(p.grad))
-
-
 @pytest.mark.parametrize("norm", [None, nn.utils.parametrizations.weight_norm])
 @each(("transposed", "dims", "side", "size"), LAYERS)
 def test_kernels_with_one_row_in_each_group_go_to_adamw(

@@ -293,12 +293,15 @@ def lazy() -> nn.Module:
         (lambda: partition([*nn.Linear(3, 3).parameters()]), TypeError, "pass the model, not its parameters.* a list"),
         (lambda: Muon.from_model(nn.Embedding(3, 3)), ValueError, "at least one hidden matrix"),
         (lambda: Muon.from_model(lazy()), ValueError, "1.weight has no shape yet: call the model on a batch"),
-        (lambda: Muon.from_model(chain(3, 3, 3), blocks={"qvk": 3}), ValueError, "blocks: 'qvk' matches none of the"),
+        (lambda: Muon.from_model(chain(3, 3, 3), blocks={"weight": 3, "bias|norm": 2}), ValueError,
+         "blocks: .bias.norm. matches none of the"),
+        (lambda: Muon.from_model(nn.ModuleDict({"wte": nn.Embedding(4, 4), "mix": nn.Linear(4, 4)}), blocks={"wte": 2}),
+         ValueError, "none of the matrices that Muon steps"),
         (lambda: Muon.from_model(chain(3, 3, 3), blocks=3), ValueError, "blocks maps patterns to numbers of"),
         (lambda: Muon.from_model(chain(3, 3, 3), blocks={"weight": "3"}), ValueError, "blocks maps patterns to"),
         (lambda: partition(chain(3, 3), heads=["lm_haed"]), ValueError, "heads: 'lm_haed' matches none"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_sorted_is_refused(do: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         do()
@@ -394,13 +397,6 @@ def test_layers_in_blocks_and_parts_are_hidden(make: Callable[[], nn.Module], be
     assert names(partition(model).heads) == ({"classifier.weight"} if beside else set())
 
 
-def deep(blocks: int) -> nn.Module:
-    """Its blocks hold a layer called "output", and its head is a sequence."""
-    block = nn.ModuleDict({"up": nn.Linear(16, 32), "output": nn.Linear(32, 16)})
-    layers = nn.ModuleList(copy.deepcopy(block) for _ in range(blocks))
-    return Held(stem=nn.Linear(8, 16), blocks=layers, head=nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 4)))
-
-
 def inside(wrap: Callable[[nn.Module], nn.Module]) -> Callable[[nn.Module], nn.Module]:
     """As people compile or checkpoint each block by itself."""
 
@@ -414,7 +410,7 @@ def inside(wrap: Callable[[nn.Module], nn.Module]) -> Callable[[nn.Module], nn.M
     return wrap_children
 
 
-@each("make", [lambda: deep(2), lambda: llama(False), lambda: chain(4, 8, 2)])
+@each("make", [language_model, lambda: llama(False), lambda: chain(4, 8, 2)])
 @each("wrap", [inside(torch.compile), inside(checkpoint_wrapper), lambda model: nn.DataParallel(torch.compile(model))])
 def test_a_wrapper_changes_no_role(make: Callable[[], nn.Module], wrap: Callable[[nn.Module], nn.Module]) -> None:
     def roles(model: nn.Module) -> dict[str, list[str]]:

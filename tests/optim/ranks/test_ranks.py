@@ -1,18 +1,12 @@
 """Steps of 2 and of 4 real processes (gloo); the checks are functions of `steps`, `agreement`, `placements`
 and `tests/rate/search_ranks.py`."""
 
-import warnings
 from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed as dist
-from torch.distributed.fsdp import FullyShardedDataParallel
 
-from autowarm import Muon
-from tests.optim.ranks.checks import SIZES, TOLERANCE, apart
+from tests.optim.ranks.checks import SIZES
 from tests.optim.ranks.program import CHECKS
-from tests.optim.ranks.steps import small, three_steps
 from tests.programs import Launcher, results
 
 
@@ -33,16 +27,3 @@ def outcomes(rank_launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) 
 def test_ranks(outcomes: dict, check: str, size: int) -> None:
     assert outcomes[check, size]["cases"]
     assert not outcomes[check, size]["wrong"]
-
-
-def test_fsdp1_leaves_tensors_whole_on_one_rank(tmp_path: Path) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        with warnings.catch_warnings(action="ignore"):  # which it says
-            cut = FullyShardedDataParallel(small(), use_orig_params=True, device_id=torch.device("cpu"))
-        other = small()
-        for one in (cut, other):
-            three_steps(one, Muon.from_model(one, lr=0.1, dtype=torch.float32))
-        assert apart(cut, other) <= TOLERANCE
-    finally:
-        dist.destroy_process_group()

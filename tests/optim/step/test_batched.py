@@ -10,7 +10,6 @@ from torch import nn
 from autowarm import Muon, NormSGD, SignSGD
 from autowarm.geometry import Spectral
 from autowarm.optim.step import plan as planning
-from autowarm.optim.step.update import empty_stack
 from tests.cases import each
 from tests.optim.makers import drawn, peak_bytes
 
@@ -52,21 +51,19 @@ def stacks_with_members(geometry, shapes):
 
 FUSED = [(192, 64), (64, 64), (192, 64), (192, 64), (64, 192)] * 4
 SPLIT = [(64, 64)] * 16 + [(192, 64), (192, 64), (64, 192)] * 4
-SEVERAL, ROOM = [(30, 70)] * 7 + [(70, 100)] * 3, {"_STACK_BYTES": {"cpu": 5 * 30 * 70 * 8}}
-DOUBLE, EXPERTS = Spectral(dtype=torch.float64), Spectral(stacked=True)
-CUT = [((70, 30), [0, 1, 2, 3]), ((70, 30), [4, 5, 6])]
+ROOM = {"_STACK_BYTES": {"cpu": 5 * 30 * 70 * 8}}
 # A narrow side shares a stack where little of it is padding. LLaMA's shapes make one stack if fused, and two if split.
 STACKS = [
     (Spectral(), MIXED, {}, [((65, 70), [7]), ((40, 4), [5]), ((24, 2), [6]), ((12, 4), [0, 1, 2, 4]), ((7, 4), [3]),
                              ((4, 3), [9])]),
     (Spectral(), FUSED, {}, [((192, 64), [*range(20)])]),
     (Spectral(), SPLIT, {}, [((192, 64), [*range(16, 28)]), ((64, 64), [*range(16)])]),
-    # A stack is cut evenly, and no smaller than a few; a tensor of many matrices is not.
-    (DOUBLE, SEVERAL, ROOM, [((70, 100), [7, 8, 9]), *CUT]),
-    (DOUBLE, SEVERAL, ROOM | {"_FEW": 1}, [*(((70, 100), [i]) for i in (7, 8, 9)), *CUT]),
-    (DOUBLE, SEVERAL, {"_STACK_BYTES": {}}, [((70, 100), [7, 8, 9]), ((70, 30), [*range(7)])]),
-    (EXPERTS, [(9, 70, 80), (2, 70, 80), (2, 70, 80)], {"_STACK_BYTES": {"cpu": 1}}, [((70, 80), [0]),
-                                                                                      ((70, 80), [1, 2])]),
+    # A stack is cut evenly, and no smaller than a few.
+    (Spectral(dtype=torch.float64), [(30, 70)] * 7 + [(70, 100)] * 3, ROOM,
+     [((70, 100), [7, 8, 9]), ((70, 30), [0, 1, 2, 3]), ((70, 30), [4, 5, 6])]),
+    # A tensor of many matrices is not.
+    (Spectral(stacked=True), [(9, 70, 80), (2, 70, 80), (2, 70, 80)], {"_STACK_BYTES": {"cpu": 1}},
+     [((70, 80), [0]), ((70, 80), [1, 2])]),
 ]  # fmt: skip
 
 
@@ -74,14 +71,3 @@ STACKS = [
 def test_which_tensors_make_a_stack(geometry, shapes, limits, stacks):
     with mock.patch.dict(vars(planning), limits):
         assert [(stack.size, sorted(members)) for stack, members in stacks_with_members(geometry, shapes)] == stacks
-
-
-def test_slots_are_views_and_padding_is_zero():
-    shapes = [(12, 3)] * 4 + [(8, 3)]
-    ((stack, _),) = stacks_with_members(Spectral(blocks=2, dtype=torch.float32), shapes)
-    assert stack.size == (6, 3)
-    X, slots = empty_stack(stack)
-    assert [tuple(slot.shape) for slot in slots] == [(2, 6, 3)] * 4 + [(2, 4, 3)]
-    for slot in slots:
-        slot.fill_(1.0)
-    assert X.sum() == sum(m * n for m, n in shapes)

@@ -129,24 +129,6 @@ def test_a_lowering_counts_from_what_the_climb_has_won_back() -> None:
         assert share[-1] >= 1 / 9 - 1e-12
 
 
-def test_a_trial_whose_copies_are_gone_says_which_weights_stay() -> None:
-    """As in a resumed run: the weights are those of the copy, and nothing can put the others back."""
-    w = nn.Parameter(torch.zeros(2))
-    optimizer, guard = torch.optim.SGD([w], lr=1.0), Guard(True, 1000)
-    losses = (2.0 if t < 300 else 4.0 for t in range(340))
-    for t, level in enumerate(losses):
-        guard.after(t, t, level * (1 + 2 * 0.97**t), optimizer, 1.0)
-        if guard._trial is not None:
-            break
-    [found] = guard.recoveries
-    resumed = Guard(True, 1000)
-    resumed.load_state_dict(guard.state_dict())
-    settled = [resumed.after(u, u, 4.0, optimizer, 1.0) for u in range(found.update + 1, found.update + 17)][-1]
-    assert settled is not None
-    assert settled.restored == found.restored
-    assert "the data or the objective have changed" in settled.reason
-
-
 def test_after_two_wrong_alarms_only_what_is_not_finite_counts() -> None:
     """The loss rises for good, whatever the weights are: the data have changed."""
     noise = torch.randn(900, generator=torch.Generator().manual_seed(0)).tolist()

@@ -3,6 +3,7 @@
 import copy
 import math
 import warnings
+from collections import deque
 from typing import Any
 
 import pytest
@@ -15,17 +16,23 @@ from tests.schedule.recovery.recovery_runs import Run
 
 
 def test_buffers_go_back_but_not_a_cache_that_has_grown_or_joined_since_on_which_the_module_counts() -> None:
-    """And a moment that an optimizer keeps as an attribute."""
+    """And what an optimizer keeps as an attribute, in a tuple or in a deque."""
     model = nn.Linear(2, 2)
     for name, buffer in {"cache": torch.ones(4), "mean": torch.ones(4), "expanded": torch.ones(1).expand(4)}.items():
         model.register_buffer(name, buffer)
     optimizer: Any = torch.optim.SGD(model.parameters())
-    optimizer.moment = torch.ones(())
+    optimizer.moment, pair, past = torch.ones(()), (torch.ones(1),), deque([torch.ones(1)], maxlen=3)
+    optimizer.state[model.weight] = {"pair": pair, "past": past}
     snapshot = Snapshot(optimizer, model)
     model.cache, model.mean, model.expanded = torch.zeros(8), torch.zeros(4), torch.zeros(4)
     model.register_buffer("other", torch.zeros(1))
     moment = optimizer.moment.fill_(math.nan)
+    pair[0].zero_()
+    past[0].zero_()
+    past.append(torch.zeros(1))
     snapshot.restore(optimizer)
+    state = optimizer.state[model.weight]
+    assert (state["pair"], [*state["past"]], state["past"].maxlen) == ((torch.ones(1),), [torch.ones(1)], 3)
     found = {name: buffer.tolist() for name, buffer in model.named_buffers()}
     assert found == {"cache": [0.0] * 8, "mean": [1.0] * 4, "expanded": [1.0] * 4, "other": [0.0]}
     assert (optimizer.moment is moment, float(moment)) == (True, 1.0)

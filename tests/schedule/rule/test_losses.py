@@ -1,6 +1,5 @@
 """What becomes of the losses it is given: whatever they are, the rates are finite and in (0, lr]."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from torch.distributed.tensor import Replicate, distribute_tensor
 
 from autowarm import AdaptiveWarmup
 from tests.cases import each
-from tests.schedule.schedule_runs import falling, made, make_optimizer, run
+from tests.schedule.schedule_runs import falling, made, make_optimizer
 
 
 def of_micro_batches(scheduler: AdaptiveWarmup, loss: float) -> None:
@@ -61,16 +60,6 @@ def test_a_loss_on_a_mesh_is_its_whole_value(tmp_path: Path, monkeypatch: pytest
         assert scheduler.profile.gap0 == pytest.approx(2.8)
     finally:
         dist.destroy_process_group()
-
-
-@each("bad", [math.nan, math.inf, -math.inf])
-def test_a_bad_loss_is_left_out_and_the_step_counts(bad: float) -> None:
-    scheduler = AdaptiveWarmup(make_optimizer(), 100)
-    with pytest.warns(UserWarning, match="the schedule ignores it but counts the update"):
-        rates = run(scheduler, lambda t: bad if t in (0, 4, 80) else falling()(t), range(100))
-    assert rates[0] == rates[1] < rates[4] == rates[5]
-    assert rates[81] < rates[80]
-    assert scheduler.last_epoch == 100
 
 
 WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

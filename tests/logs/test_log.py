@@ -10,17 +10,6 @@ from hypothesis import strategies as st
 
 from autowarm.logs.log import LogError, make_log
 
-
-def test_a_whole_log_stays_as_it_is() -> None:
-    log = make_log("a", [1, 2, 3], [3.0, 2.0, 1.0], [1, 2, 3], [0.5, 1.0, 1.0])
-    assert log.updates.tolist() == [1, 2, 3]
-    assert log.losses.tolist() == [3.0, 2.0, 1.0]
-    assert log.rates is not None
-    assert log.rates.tolist() == [0.5, 1.0, 1.0]
-    assert (log.total_steps, log.used_warmup, log.interpolated, log.notes) == (3, 2, False, ())
-    assert repr(log) == "Log('a': 3 losses of 3 updates, peak rate 1)"
-
-
 BEFORE = "the log starts over at step {}: the {} losses before are left out"
 RESUMED = "the run resumed at step {}: the later losses count"
 # Steps, with losses that count the rows; the updates, the rows that count, and what is said first.

@@ -185,12 +185,6 @@ def test_of_several_ranks_the_first_is_read_and_said() -> None:
     assert log.notes == ("3 lines of other ranks are left out",)
 
 
-@pytest.mark.parametrize("name", ["Keras", "Lightning's bar", "nanoGPT"])
-def test_a_mean_over_the_epoch_so_far_is_said_to_be_one(name: str) -> None:
-    [log] = logs_in(FORMATS[name][0], "log")
-    assert ("Keras prints the mean loss of the epoch so far" in " ".join(log.notes)) == (name == "Keras")
-
-
 def test_a_data_frame_needs_no_pandas_of_ours() -> None:
     rows = [{"step": s, "loss": loss(s), "lr": rate(s), "val_loss": math.nan} for s in range(1, 101)]
     frame = SimpleNamespace(to_dict=lambda kind: rows if kind == "records" else None)

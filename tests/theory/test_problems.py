@@ -19,17 +19,6 @@ ORIGIN = torch.zeros(3, dtype=torch.float64)
 # The formulas
 
 
-def test_the_barrier_on_the_unit_ball():
-    f = CompositeProblem(Frobenius(), ORIGIN, barrier(2.0), features=2**0.5 * EYE)
-    for radius in (1e-3, 0.3, 0.9, 0.999):
-        x = torch.tensor([radius, 0.0, 0.0], dtype=torch.float64)
-        assert f.gap(x) == pytest.approx((1 - radius**2) ** -2 - 1, rel=1e-9)
-    assert f.gap(torch.tensor([1.0, 0.1, 0.0], dtype=torch.float64)) == math.inf
-    # The rounder constant that the documentation gives.
-    gap = np.concatenate([[0.0], np.geomspace(1e-6, 1e9, 400)])
-    assert np.all(f.K(gap) <= 28 * (1 + gap) ** 2)
-
-
 @pytest.mark.parametrize(
     ("outer", "phi", "top"),
     [

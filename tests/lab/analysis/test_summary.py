@@ -59,21 +59,6 @@ def test_the_verdict_says_what_the_numbers_say(rows: list[dict], words: str) -> 
     assert words in verdict(summarise(rows)[0]).replace("-2.22e-16 nats", "+0.0000 nats")
 
 
-@pytest.mark.parametrize(
-    ("by_hand", "adaptive", "words"),
-    [
-        (1.0, 1.1, "one seed gives no interval"),
-        (1.0, None, "(1 of 1 runs of the default diverged; one seed decides nothing)"),
-        (None, 1.0, "(0 of 1 runs of the default diverged; one seed decides nothing)"),
-    ],
-)
-def test_one_seed_decides_nothing(by_hand: float | None, adaptive: float | None, words: str) -> None:
-    (summary,) = summarise(curve("linear", 0, by_hand) + curve("adaptive", 9, adaptive))
-    assert summary.outcome == "undecided"
-    assert words in verdict(summary)
-    assert headline([summary]).startswith("One seed decides nothing")
-
-
 def random_rows(random: np.random.Generator) -> list[dict]:
     """A comparison over two to six seeds; any run may have diverged, failed or been left out."""
     scale, spread, noise = 10.0 ** random.uniform(-6, 3), 10.0 ** random.uniform(-4, 0), 10.0 ** random.uniform(-6, 0)

@@ -1,9 +1,7 @@
 """What a user types is read as it is meant, or the message says what would be."""
 
 import contextlib
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -47,29 +45,6 @@ def test_a_warm_up_of_one_with_a_point_is_the_whole_run_wherever_it_is_given(
     given = ["--warmups", "[1,0.5,2]", "--schedules", "[linear]"]
     compared = parse(given, CompareConfig, "compare", "", preset="demo")
     assert {point.run.schedule.warmup_steps for point in compared.points()} == {1, steps // 2, 2}
-
-
-@pytest.mark.parametrize(
-    ("key", "given", "read"),
-    [("seeds", "[4, 5]", [4, 5]), ("rates.muon", "[0.1,0.2]", [0.1, 0.2]),
-     ("seeds", "[3]", [3]), ("schedules", "[linear,wsd]", ["linear", "wsd"]), ("warmups", "null", None)],
-)  # fmt: skip
-def test_a_list_is_read_and_null_brings_back_its_default(key: str, given: str, read: list[Any]) -> None:
-    assert parse([], CompareConfig, "compare", "", preset="demo").warmups == [0, 0.1, 0.4, 0.8]
-    for words in ([f"--{key}", given], [f"--{key}={given}"]):
-        config = parse(words, CompareConfig, "compare", "", preset="demo")
-        assert (config.rates["muon"] if key == "rates.muon" else getattr(config, key)) == read
-
-
-def test_train_takes_a_task_of_ones_own_and_says_at_once_what_it_does(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", "--task", "line.py:Line", "--schedule", "constant", "--out", "out"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "plain-lr0.01-constant-seed0, in out: loading PyTorch"
-    assert lines[1] == "preparing the data and the network"
-    assert "update 6/6" in "\n".join(lines)
-    assert json.loads((project / "out" / "result.json").read_text())["optimizer"] == "plain"
 
 
 @pytest.mark.parametrize(

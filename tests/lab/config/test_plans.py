@@ -15,20 +15,9 @@ from autowarm.lab.config import (
     SweepConfig,
 )
 from autowarm.lab.config.build import SCALES, leaves, presets
-from autowarm.lab.config.plans import combinations, read_by
+from autowarm.lab.config.plans import read_by
 
 SWEEPS = [name for name in presets("sweep") if not name.endswith("base")]
-
-
-def test_a_block_stands_for_all_its_combinations() -> None:
-    grid: list[dict[str, Any]] = [
-        {"schedule.kind": "adaptive"},
-        {"schedule": {"kind": "paper"}, "schedule.target_loss": [1, 2], "seed": 0},
-        {"schedule.kind": "linear", "schedule.warmup_steps": [5, 10]},
-    ]
-    actual = list(combinations(grid, "grid"))
-    assert [settings["schedule.kind"] for settings, _ in actual] == ["adaptive", "paper", "paper", "linear", "linear"]
-    assert [varied for _, varied in actual] == [{}, {"schedule.target_loss": 1}, {"schedule.target_loss": 2}, {}, {}]
 
 
 def test_cells_override_base_and_the_grid_overrides_cells() -> None:

@@ -18,7 +18,6 @@ from autowarm.lab.files import claim, locked
 from autowarm.lab.training.loop import train
 
 from ..helpers import MODEL
-from .comparison import words
 
 pytestmark = pytest.mark.usefixtures("jobs_here")
 
@@ -77,32 +76,6 @@ def test_a_run_that_two_cells_name_is_made_once_and_counts_in_both(corpus_folder
     actual = gather(tmp_path, {}, planned, {})
     assert [row["cell"]["name"] for row in actual.rows] == ["one", "two", "two"]
     assert actual.rows[0]["val_loss"] == actual.rows[1]["val_loss"]
-
-
-@pytest.mark.long
-def test_a_failing_run_is_marked_in_results_and_report_and_the_others_are_kept(
-    corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    more = ["--run.schedule.target_loss", "50", "--seeds", "[0]", "--run.steps", "10", "--schedules", "[paper, linear]"]
-    assert main(words(corpus_folder, tmp_path, *more)) == 1
-    error = capsys.readouterr().err
-    name = "Muon 0.01, Algorithm 1, seed 0"
-    assert "failed runs: 1" in error
-    assert f"{name}: schedule: the first loss" in error
-    assert "Traceback" not in error
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert list(results["failed"]) == [name]
-    assert len(results["runs"]) == 1
-    page = (tmp_path / "report.html").read_text()
-    assert "Incomplete: failed runs: 1" in page
-    assert name in page
-    (logs,) = tmp_path.glob("runs/*/error.txt")
-    assert "Traceback" in logs.read_text()
-
-    shutil.rmtree(logs.parent)
-    assert main(words(corpus_folder, tmp_path, "--run.schedule.target_loss", "0.5", *more[2:])) == 0
-    assert "failed" not in json.loads((tmp_path / "results.json").read_text())
-    assert "Incomplete" not in (tmp_path / "report.html").read_text()
 
 
 def test_a_run_that_another_process_makes_is_waited_for_and_its_result_is_taken(

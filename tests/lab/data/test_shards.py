@@ -25,10 +25,10 @@ def test_an_odd_byte_at_the_end(folder: Path) -> None:
 
 
 def test_the_damaged_shard_is_named_also_across_a_border(folder: Path) -> None:
-    write_shard(folder / "train_1.bin", np.array([60000], dtype=np.uint16))
+    write_shard(folder / "train_1.bin", np.array([50304], dtype=np.uint16))
     write_shard(folder / "train_2.bin", np.arange(9, dtype=np.uint16))
     corpus = read_shards(folder, 50304)
-    with pytest.raises(LabError, match=r"train_1\.bin holds the token 60000"):
+    with pytest.raises(LabError, match=r"train_1\.bin holds the token 50304 and its vocabulary ends at 50303"):
         batch(corpus.train, 0, 0, 64, 105)
 
 

@@ -1,9 +1,9 @@
 """A small GPT in one file, in the manner of nanoGPT's train.py: no ``get_lr``, no ``warmup_iters``, no ``min_lr``.
 
 ``gpt.py --out_dir=FOLDER --max_iters=60 --init_from=resume``. Gradient accumulation, a GradScaler, clipping, and a
-compiled model, by the backend that needs no C++ compiler; the graphs are those of the default. Like its model it makes ``max_iters + 1`` updates. It writes a line of ``log.jsonl`` per update, and
-``result.json`` at the end. With ``DIE_AT`` in the environment, the process kills itself after that update: nothing is
-flushed, closed or saved.
+compiled model, by the backend that needs no C++ compiler; the graphs are those of the default. Like its model it makes
+``max_iters + 1`` updates. It writes a line of ``log.jsonl`` per update, and ``result.json`` at the end. With ``DIE_AT``
+in the environment, the process kills itself after that update: nothing is flushed, closed or saved.
 """
 
 import hashlib

@@ -59,17 +59,6 @@ def test_updates_always_rise_and_the_last_row_is_always_kept(steps: list[int]) -
         assert len(steps) - 1 in log.losses
 
 
-def test_a_log_that_begins_late_says_so_and_takes_a_first_loss() -> None:
-    late = make_log("a", [50, 100, 150], [6.0, 5.0, 4.0])
-    assert (late.updates[0], late.losses[0]) == (1, 6.0)
-    assert "begins at update 50" in late.notes[0]
-    with_first_loss = make_log("a", [50, 100, 150], [6.0, 5.0, 4.0], first_loss=10.8)
-    assert (with_first_loss.updates[0], with_first_loss.losses[0]) == (1, 10.8)
-    assert not any("begins" in note for note in with_first_loss.notes)
-    assert any("every 50 updates" in note and "interpolated" in note for note in with_first_loss.notes)
-    assert with_first_loss.interpolated
-
-
 def test_means_stand_in_the_middle_of_their_updates_and_one_update_scatters_more() -> None:
     losses = np.random.default_rng(0).standard_normal(4000)
     mean = make_log("a", np.arange(10, 40_001, 10), losses, averaged=True)

@@ -103,15 +103,6 @@ def given(monkeypatch: pytest.MonkeyPatch, shares: Iterator[float]) -> None:
     monkeypatch.setattr(replaying, "advance", advance)
 
 
-def test_a_schedule_that_repeats_the_recorded_rates_reads_the_recorded_losses(monkeypatch: pytest.MonkeyPatch) -> None:
-    losses = curve(60.0, noise=0.3)
-    rates = 0.3 * np.minimum(1.0, (1 + np.arange(T)) / 50)
-
-    given(monkeypatch, iter([*(rates / 0.3).tolist(), 0.0]))
-    reading = closed_loop(make_log("a", range(1, T + 1), losses, range(1, T + 1), rates), make)
-    assert reading.losses.tolist() == losses.tolist()
-
-
 def sparse(noise: float) -> Log:
     steps = np.arange(0, 4000, 10)
     losses = 5.0 - steps / 2000 + noise * np.random.default_rng(1).standard_normal(len(steps))

@@ -200,6 +200,9 @@ def test_bad_input():
     model = network()
     with pytest.warns(UserWarning, match="RMSprop is no norm-constrained optimizer"):
         Probe(model, torch.optim.RMSprop(model.parameters()))
+    closure = closure_for(model, *batches(1)[0])
+    with pytest.raises(TypeError, match="returns a float: let it return the loss as a tensor"):
+        Probe(model, Lion(model.parameters()))(lambda: float(closure())).__enter__()
 
 
 def test_gradients_of_an_earlier_step_are_found_out():
@@ -241,14 +244,3 @@ def test_a_closure_that_measures_nothing_is_told_so(
     opt.zero_grad()
     with pytest.raises(error, match=message):
         find_rate(model, opt, lambda: closure(model), total_steps=100)
-
-
-def test_a_loss_without_a_graph_is_named() -> None:
-    model = nn.Linear(4, 4)
-
-    def closure() -> Any:
-        model(torch.ones(2, 4)).sum().backward()
-        return 3.0
-
-    with pytest.raises(TypeError, match="returns a float: let it return the loss as a tensor"):
-        Probe(model, Lion(model.parameters()))(closure).__enter__()

@@ -1,12 +1,15 @@
 import contextlib
 import io
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
 from autowarm.lab.commands import main
 from autowarm.lab.config import CompareConfig, FigureConfig, RunConfig, SweepConfig, UsageError
 from autowarm.lab.config.build import merged, parse, presets, read_yaml
+from autowarm.lab.registry import OPTIMIZERS, SCHEDULES, SMALL_TASKS
+from autowarm.lab.tasks import make_task
 
 from ..helpers import refused
 
@@ -101,6 +104,13 @@ def test_help_lists_every_key(command: str, monkeypatch: pytest.MonkeyPatch) -> 
     keys = {**CONFIGS, "figure": FigureConfig}[command].__dataclass_fields__
     flat = [key for key, item in keys.items() if not hasattr(item.type, "__dataclass_fields__")]
     assert [key for key in flat if f"--{key}" not in text] == []
+
+
+def test_help_lists_every_name_of_the_registry_and_each_is_where_it_says() -> None:
+    whole = " ".join(shown("train", "--help").split()).replace("- ", "-")  # argparse breaks a line at a hyphen
+    assert [name for name in (*OPTIMIZERS, *SCHEDULES, *SMALL_TASKS) if name not in whole] == []
+    assert all(callable(resolve_name(entry.place)) for entry in (*OPTIMIZERS.values(), *SCHEDULES.values()))
+    assert [make_task(RunConfig(task=name)).name for name in SMALL_TASKS] == list(SMALL_TASKS)
 
 
 @pytest.mark.parametrize(

@@ -54,13 +54,13 @@ def runs_of(name: str) -> list[tuple[RunConfig, Sequence[Setting]]]:
     return [(point.run, held) for point in build(SweepConfig, values, str(source)).points()]
 
 
-def found(name: str, wanted: Callable[[Setting], bool] = lambda _: True) -> list[tuple[str, str]]:
+def found(name: str) -> list[tuple[str, str]]:
     """Where a preset differs from those settings, but for what it varies."""
     varied = VARIED.get(name.rpartition("/")[2], set())
     return [
         one
         for run, settings in runs_of(name)
-        for one in deviations(run, list(filter(wanted, settings)), scale_of(name))
+        for one in deviations(run, settings, scale_of(name))
         if one[0] not in varied
     ]
 

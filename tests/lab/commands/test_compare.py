@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from autowarm.lab import compare
 from autowarm.lab.analysis.results import Results, read_results
 from autowarm.lab.analysis.summary import verdict
 
 from ..helpers import numbers
+from ..tasks import own_runs
 
 pytestmark = pytest.mark.usefixtures("jobs_here")
 
 
-class Line:
+class Line(own_runs.Line):
     """Least squares by small steps on one batch: only the sum of the rates counts, which grows with the ramp."""
 
     optimizers = {"sgd": lambda model, lr: torch.optim.SGD(model.parameters(), lr=lr)}  # noqa: RUF012
@@ -31,9 +32,6 @@ class Line:
     def batches(self, seed: int) -> Iterator[Any]:
         while True:
             yield torch.eye(4)
-
-    def loss(self, model: nn.Module, x: Tensor) -> Tensor:
-        return (model(x) - x.sum(1, keepdim=True)).square().mean()
 
     def validation(self) -> list[Any]:
         return [torch.eye(4)]

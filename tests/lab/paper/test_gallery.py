@@ -29,25 +29,6 @@ def test_the_theorems_are_drawn_with_their_bounds(name: str, wanted: set[str]) -
 
 
 @pytest.mark.long
-def test_the_schedule_for_lion_rises_to_the_peak_then_falls() -> None:
-    right = GALLERY["schedule-lion"].make(SOURCES).axes[1]
-    for line in right.lines:
-        rates = line.get_ydata()
-        top = rates.argmax()
-        assert rates[0] == pytest.approx(1e-5)
-        assert rates[top] == pytest.approx(1e-3, rel=1e-3)
-        assert (rates[1:top] >= rates[: top - 1]).all()
-        assert (rates[top + 1 :] <= rates[top:-1]).all()
-
-
-@pytest.mark.long
-def test_the_toy_stalls_on_the_short_run_alone(tmp_path: Path) -> None:
-    short, long = runpy.run_path(str(ROOT / "docs" / "figures.py"))["drawings"](tmp_path)["stall"]().axes[:2]
-    assert "all along" in short.get_legend().get_texts()[0].get_text()
-    assert "all along" not in long.get_legend().get_texts()[0].get_text()
-
-
-@pytest.mark.long
 def test_every_figure_of_the_pages_is_drawn_again_from_what_is_stored(tmp_path: Path) -> None:
     script = runpy.run_path(str(ROOT / "docs" / "figures.py"))
     known = script["drawings"](script["laid_out"](tmp_path))

@@ -15,7 +15,7 @@ from autowarm.lab.files import sha256
 from autowarm.lab.processes import Interrupted
 from autowarm.lab.tasks.own import pack
 from autowarm.lab.training.checkpoint import own_checkpoints
-from autowarm.lab.training.loop import train
+from autowarm.lab.training.loop import _Run, train
 from autowarm.lab.training.metrics import read_metrics, write_log
 
 from ..helpers import crash_at, numbers, resumed, stop_at
@@ -34,6 +34,14 @@ def test_a_finished_run_is_not_made_again(run: RunConfig, tmp_path: Path) -> Non
     assert train(run, tmp_path, crash_at(1)) == json.loads((tmp_path / "result.json").read_text()) == first
     assert list(tmp_path.glob("events.out.tfevents.*"))
     assert not list(tmp_path.glob("checkpoint-*"))
+
+
+def test_a_run_that_ends_above_its_first_loss_counts_as_diverged(
+    run: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for loss, diverged in ((5.0, False), (8.0, True)):  # at first it is that of 280 tokens
+        monkeypatch.setattr(_Run, "evaluate", lambda self, loss=loss, **_: {"loss": loss})
+        assert train(run, tmp_path / str(loss))["diverged"] == diverged
 
 
 class Poisoned(own_runs.Line):

@@ -150,7 +150,6 @@ def test_rates_before_the_first_one_logged_go_down_on_the_line_of_the_rise_but_n
     ("steps", "losses", "options", "message"),
     [
         ([], [], {}, "no losses"),
-        ([1, 2], [1.0], {}, "two lists of one length"),
         ([1, 2], [math.nan, 1.0], {}, "1 finite losses, and a curve needs at least 2"),
         ([1, 2.5], [2.0, 1.0], {}, "whole numbers from 0, got 2.5: choose what counts updates"),
         ([-1, 2], [2.0, 1.0], {}, "whole numbers from 0, got -1"),

@@ -43,7 +43,6 @@ def test_train_makes_one_run_and_prints_where(
         (["--optimizer.weight_decay", "-1"], "weight_decay must not be negative, got -1.0"),
         (["--schedule.options", "{warmup_shape: x}"], "has no warmup_shape"),
         (["--schedule.options", "{max_warmup: 7.5}"], "schedule: max_warmup"),
-        (["--schedule.options", "{candidtes: 9}"], "candidtes"),
         (["--optimizer.options", "{momentum: 2}"], "momentum must be in [0, 1), got 2"),
         (["--optimizer.options", "{momentumm: 0.9}"], "momentumm"),
         (["--optimizer.options", "{blocks: {'(': 3}}"], "do not suit muon"),

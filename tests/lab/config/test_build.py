@@ -45,7 +45,6 @@ def test_a_section_with_a_name_may_be_given_by_it() -> None:
     ("text", "message"),
     [
         ("run: {setps: 3}", "unknown key 'run.setps'; did you mean 'run.steps'?"),
-        ("run: {steps: [", "not valid YAML"),
         ("- just\n- a list", "expected keys and values, got list"),
         ("run: 3", "'run' is a group of options and must hold keys and values, got 3"),
         ("run: {steps: }", "run.steps: expected a whole number, got null"),
@@ -142,7 +141,6 @@ HOSTILE = {
     "a date": "run: {steps: 2026-11-21}",
     "a key that is no text": "? [1, 2]\n: 3",
     "a number without end": "run: {steps: " + "9" * 5000 + "}",
-    "a tag": "run: !!python/object/apply:os.system [true]",
     "a null byte": "run: \0",
 }  # fmt: skip
 

@@ -73,15 +73,6 @@ def test_theorem_3(family, share, seed):
     check_theorem_3(*(run_theorem_3(family, x0, seed + path) for path in range(3)))
 
 
-def test_a_run_from_the_minimum_stays_there_and_breaks_no_claim():
-    f = catalogue()["l2-quadratic"]
-    check_theorem_1(descend(f, f.x_star, lambda gap: 0.0, 3))
-    f = catalogue()["spectral-ripples"]
-    run = descend(f, f.x_star, lambda gap: 0.1, 3)
-    assert not run.gaps.any()
-    assert torch.equal(run.x, f.x_star)
-
-
 # The update
 
 

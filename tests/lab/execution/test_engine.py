@@ -35,7 +35,7 @@ def test_a_sweep_ends_with_manifest_results_and_report_and_shares_its_runs(
     preset.write_text(yaml.safe_dump({
         "about": "Two cells",
         "base": base(corpus_folder) | {"steps": 10},
-        "cells": {"muon": {}, "adamw": {"set": {"optimizer": {"name": "adamw"}}, "grid": [{"schedule.kind": "greedy"}]}},
+        "cells": {"muon": {}, "adamw": {"set": {"optimizer.name": "adamw"}, "grid": [{"schedule.kind": "greedy"}]}},
         "grid": [{"schedule.kind": "paper", "schedule.target_loss": [0.5, 1.0]},
                  {"schedule.kind": "linear", "schedule.warmup_steps": 0.3}],
     }, sort_keys=False))  # fmt: skip

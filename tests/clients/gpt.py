@@ -1,10 +1,9 @@
 """A small GPT in one file, in the manner of nanoGPT's train.py: no ``get_lr``, no ``warmup_iters``, no ``min_lr``.
 
-``gpt.py --out_dir=FOLDER --max_iters=60 --init_from=resume``, or the same by torchrun. Gradient accumulation, a
-GradScaler, clipping, DDP, and a compiled model, by the backend that needs no C++ compiler; the graphs are those of the
-default. Like its model it makes ``max_iters + 1`` updates. It writes a line of ``log.jsonl`` per update, and
-``result.json`` at the end. With ``DIE_AT`` in the environment, the process kills itself after that update: nothing is
-flushed, closed or saved.
+``gpt.py --out_dir=FOLDER --max_iters=60 --init_from=resume``. Gradient accumulation, a GradScaler, clipping, and a
+compiled model, by the backend that needs no C++ compiler; the graphs are those of the default. Like its model it makes
+``max_iters + 1`` updates. It writes a line of ``log.jsonl`` per update, and ``result.json`` at the end. With ``DIE_AT``
+in the environment, the process kills itself after that update: nothing is flushed, closed or saved.
 """
 
 import hashlib
@@ -13,16 +12,13 @@ import os
 import random
 import signal
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
 
 from autowarm import AdaptiveWarmup, Muon
 
@@ -31,14 +27,13 @@ out_dir = "out"
 init_from = "scratch"  # or "resume"
 max_iters = 60
 eval_interval = 20
-gradient_accumulation_steps = 4  # over all processes
+gradient_accumulation_steps = 4
 batch_size = 4
 block_size = 32
 n_layer, n_head, n_embd = 2, 4, 32
 learning_rate = 1e-2
 weight_decay = 0.1
 grad_clip = 1.0
-backend = "gloo"
 for argument in sys.argv[1:]:
     name, _, value = argument.removeprefix("--").partition("=")
     if name not in globals():
@@ -75,22 +70,16 @@ class GPT(nn.Module):
         return F.cross_entropy(self.lm_head(self.ln_f(x)).flatten(0, 1), targets.flatten())
 
 
-ddp = "RANK" in os.environ
-rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-if ddp:
-    dist.init_process_group(backend)
-assert gradient_accumulation_steps % world_size == 0
-gradient_accumulation_steps //= world_size
-torch.manual_seed(1337 + rank)
+torch.manual_seed(1337)
 
-# The data: characters, as in data/shakespeare_char/prepare.py, each rank its own file.
+# The data: characters, as in data/shakespeare_char/prepare.py.
 folder = Path(out_dir)
 folder.mkdir(parents=True, exist_ok=True)
 words = ("the old captain", "a small robot", "sees a light", "builds a boat", "in the morning", "after the rain")
 text = " ".join(random.Random(0).choices(words, k=1200))
 characters = sorted(set(text))
-np.array([characters.index(c) for c in text], dtype=np.uint16).tofile(folder / f"train-{rank}.bin")
-data = np.memmap(folder / f"train-{rank}.bin", dtype=np.uint16, mode="r")
+np.array([characters.index(c) for c in text], dtype=np.uint16).tofile(folder / "train.bin")
+data = np.memmap(folder / "train.bin", dtype=np.uint16, mode="r")
 
 
 def get_batch(seed: int) -> tuple[Tensor, Tensor]:
@@ -110,11 +99,6 @@ if init_from == "resume":
     for key, part in parts.items():
         part.load_state_dict(checkpoint[key])
     iter_num = checkpoint["iter_num"]
-raw_model = model
-if ddp:
-    model = DistributedDataParallel(model)
-record = folder / f"rank-{rank}" if ddp else folder
-record.mkdir(exist_ok=True)
 
 
 def save() -> None:
@@ -124,17 +108,15 @@ def save() -> None:
 
 
 while True:
-    if iter_num % eval_interval == 0 and rank == 0:
+    if iter_num % eval_interval == 0:
         save()
     lr = scheduler.get_last_lr()[0]
     for micro_step in range(gradient_accumulation_steps):
-        X, Y = get_batch(1000 * iter_num + 10 * micro_step + rank)
-        last = micro_step == gradient_accumulation_steps - 1
-        with nullcontext() if last or not ddp else model.no_sync():
-            with torch.autocast("cpu", torch.bfloat16):
-                loss = model(X, Y)
-            scheduler.observe(loss)
-            scaler.scale(loss / gradient_accumulation_steps).backward()
+        X, Y = get_batch(1000 * iter_num + 10 * micro_step)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(X, Y)
+        scheduler.observe(loss)
+        scaler.scale(loss / gradient_accumulation_steps).backward()
     scaler.unscale_(optimizer)
     nn.utils.clip_grad_norm_(model.parameters(), grad_clip)
     scaler.step(optimizer)
@@ -142,7 +124,7 @@ while True:
     scheduler.step()
     optimizer.zero_grad(set_to_none=True)
     iter_num += 1
-    with open(record / "log.jsonl", "a") as file:
+    with open(folder / "log.jsonl", "a") as file:
         file.write(json.dumps({"update": iter_num, "lr": lr, "loss": loss.item()}) + "\n")
     if iter_num == int(os.environ.get("DIE_AT", 0)):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -150,12 +132,9 @@ while True:
         break
 
 weights = hashlib.sha256()
-for tensor in raw_model.state_dict().values():
+for tensor in model.state_dict().values():
     weights.update(tensor.detach().contiguous().numpy().tobytes())
 result = {"weights": weights.hexdigest(), "total_steps": scheduler.total_steps, "updates": scheduler.last_epoch,
           "phase": scheduler.phase, "rates": [float(group["lr"]) for group in optimizer.param_groups]}  # fmt: skip
-(record / "result.json").write_text(json.dumps(result))
-if rank == 0:
-    save()
-if ddp:
-    dist.destroy_process_group()
+(folder / "result.json").write_text(json.dumps(result))
+save()

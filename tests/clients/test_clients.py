@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.programs import Launcher, clean_environment, free_port
+from tests.programs import Launcher, clean_environment
 
 GPT = Path(__file__).with_name("gpt.py")
 HORIZON, LONGER = 60, 100  # it makes one update more
@@ -71,11 +71,3 @@ def test_a_program_runs_resumes_to_the_bit_and_goes_on_for_longer(launcher: Laun
     assert len(added) == LONGER - HORIZON
     assert all(0 < rate <= peak for rate in added)
     assert max(longer["rates"]) < peak / 10
-
-
-def test_on_two_ranks(launcher: Launcher, tmp_path: Path) -> None:
-    launcher.run_ranks(2, [GPT, f"--out_dir={tmp_path}", "--max_iters=20"], free_port())
-    a, b = (log_of(tmp_path / f"rank-{rank}") for rank in (0, 1))
-    assert [row["lr"] for row in a] == [row["lr"] for row in b]
-    assert [row["loss"] for row in a] != [row["loss"] for row in b]
-    assert result_of(tmp_path / "rank-0") == result_of(tmp_path / "rank-1")

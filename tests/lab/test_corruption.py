@@ -192,13 +192,12 @@ def test_a_manifest_cannot_lead_out_of_its_folder(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["secret"]
 
 
-@every_damage
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_results_json_is_refused_by_name(
     tmp_path: Path, damage: Damage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stored(tmp_path)
-    path = tmp_path / "results.json"
-    damage(path)
+    damage(tmp_path / "results.json")
     before = contents(tmp_path)
     assert "results.json" in refused(["report", str(tmp_path)], capsys, 1)
     assert contents(tmp_path) == before

@@ -128,7 +128,7 @@ def test_no_command_touches_a_folder_of_someone_elses(
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
-@pytest.mark.parametrize("kind", ["text", "a user's weights", "gathered weights", "transformers' weights"])
+@pytest.mark.parametrize("kind", ["text", "a user's weights", "transformers' weights"])
 def test_the_umask_decides_who_may_read_a_file(kind: str, umask: int, mode: int, tmp_path: Path) -> None:
     config = ModelConfig(layers=1, width=8, heads=2, ff=8, vocab_size=16, seq_len=4)
     model = llama(config, 0) if "transformers" in kind else torch.nn.Linear(2, 2)
@@ -137,7 +137,7 @@ def test_the_umask_decides_who_may_read_a_file(kind: str, umask: int, mode: int,
         if kind == "text":
             write_atomically(tmp_path / "file", "text")
         else:
-            save_weights(model, tmp_path, model.state_dict() if "gathered" in kind else None)
+            save_weights(model, tmp_path)
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}

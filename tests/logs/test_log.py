@@ -10,17 +10,6 @@ from hypothesis import strategies as st
 
 from autowarm.logs.log import LogError, make_log
 
-
-def test_a_whole_log_stays_as_it_is() -> None:
-    log = make_log("a", [1, 2, 3], [3.0, 2.0, 1.0], [1, 2, 3], [0.5, 1.0, 1.0])
-    assert log.updates.tolist() == [1, 2, 3]
-    assert log.losses.tolist() == [3.0, 2.0, 1.0]
-    assert log.rates is not None
-    assert log.rates.tolist() == [0.5, 1.0, 1.0]
-    assert (log.total_steps, log.used_warmup, log.interpolated, log.notes) == (3, 2, False, ())
-    assert repr(log) == "Log('a': 3 losses of 3 updates, peak rate 1)"
-
-
 BEFORE = "the log starts over at step {}: the {} losses before are left out"
 RESUMED = "the run resumed at step {}: the later losses count"
 # Steps, with losses that count the rows; the updates, the rows that count, and what is said first.
@@ -68,17 +57,6 @@ def test_updates_always_rise_and_the_last_row_is_always_kept(steps: list[int]) -
         assert (np.diff(log.updates) > 0).all()
         assert log.updates[0] == 1
         assert len(steps) - 1 in log.losses
-
-
-def test_a_log_that_begins_late_says_so_and_takes_a_first_loss() -> None:
-    late = make_log("a", [50, 100, 150], [6.0, 5.0, 4.0])
-    assert (late.updates[0], late.losses[0]) == (1, 6.0)
-    assert "begins at update 50" in late.notes[0]
-    with_first_loss = make_log("a", [50, 100, 150], [6.0, 5.0, 4.0], first_loss=10.8)
-    assert (with_first_loss.updates[0], with_first_loss.losses[0]) == (1, 10.8)
-    assert not any("begins" in note for note in with_first_loss.notes)
-    assert any("every 50 updates" in note and "interpolated" in note for note in with_first_loss.notes)
-    assert with_first_loss.interpolated
 
 
 def test_means_stand_in_the_middle_of_their_updates_and_one_update_scatters_more() -> None:
@@ -172,7 +150,6 @@ def test_rates_before_the_first_one_logged_go_down_on_the_line_of_the_rise_but_n
     ("steps", "losses", "options", "message"),
     [
         ([], [], {}, "no losses"),
-        ([1, 2], [1.0], {}, "two lists of one length"),
         ([1, 2], [math.nan, 1.0], {}, "1 finite losses, and a curve needs at least 2"),
         ([1, 2.5], [2.0, 1.0], {}, "whole numbers from 0, got 2.5: choose what counts updates"),
         ([-1, 2], [2.0, 1.0], {}, "whole numbers from 0, got -1"),

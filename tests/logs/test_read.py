@@ -49,13 +49,6 @@ def test_a_file_that_cannot_be_read_is_refused_in_words(data: bytes, message: st
         read(tmp_path / "log")
 
 
-def test_an_empty_folder_and_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(LogError, match="none of trainer_state.json, .* is in this folder: name a file"):
-        read(tmp_path)
-    with pytest.raises(FileNotFoundError):
-        read(tmp_path / "log")
-
-
 def test_an_event_file_is_known_by_its_name(tmp_path: Path) -> None:
     with SummaryWriter(str(tmp_path / "run")) as writer:
         for step, loss in enumerate((4.0, 3.0, 2.0), 1):

@@ -41,21 +41,6 @@ def test_without_rates_there_is_one_reading_and_a_note() -> None:
     assert "not in the log" in repr(result)
 
 
-def test_a_warm_up_that_is_only_bounded_is_said_to_be() -> None:
-    logged = STEPS % 100 == 0
-    assert "100 (16.7%), so this is a guess. Your warm-up: at most 100 updates (16.7%)." in repr(
-        replay((STEPS[logged], LOSSES[logged], RATES[logged]))
-    )
-
-
-def test_rates_logged_now_and_then_give_nearly_the_closed_loop_of_all() -> None:
-    losses, rates = 2.0 + 6.0 * np.exp(-np.arange(3000) / 300), np.minimum(1.0, np.arange(1, 3001) / 300)
-    every, seldom = np.arange(1, 3001), np.arange(150, 3001, 150)
-    whole = replay((every, losses, rates))
-    sparse = replay(make_log("a", every, losses, seldom, rates[seldom - 1]))
-    assert sparse.warmup_steps == whole.warmup_steps
-
-
 def test_options_reach_the_scheduler() -> None:
     early = replay((STEPS, LOSSES), max_warmup=30)
     assert (early.recorded.ended_by, early.warmup_steps) == ("clock", 30)

@@ -25,12 +25,13 @@ OPTIONS: dict[str, Any] = {"calibration": Calibration("sign", kappa=1e8)}
 make = partial(plan_of, **OPTIONS)
 
 
-def by_hand(losses: list[float], peak: float) -> tuple[AdaptiveWarmup, list[float]]:
-    """What a training loop with these losses does."""
+def by_hand(loss_at: Callable[[int, float], float], peak: float) -> tuple[AdaptiveWarmup, list[float]]:
+    """What a training loop does whose losses follow from the update and from the sum of the rates before it."""
     p = torch.nn.Parameter(torch.zeros(2, 2))
     optimizer = torch.optim.SGD([p], lr=peak)
     schedule, rates = AdaptiveWarmup(optimizer, T, **OPTIONS), []
-    for loss in losses:
+    for update in range(T):
+        loss = loss_at(update, sum(rates))
         rates.append(optimizer.param_groups[0]["lr"])
         p.grad = torch.zeros(2, 2)
         optimizer.step()
@@ -50,25 +51,11 @@ def test_as_recorded_is_the_scheduler_driven_by_hand_to_the_bit(falls: float, br
     losses = curve(falls)
     losses[list(broken)] = math.nan
     reading = as_recorded(make_log("a", range(1, T + 1), losses, [1, T], [0.3, 0.3]), make)
-    schedule, rates = by_hand(losses.tolist(), 0.3)
+    schedule, rates = by_hand(lambda update, _: float(losses[update]), 0.3)
     assert reading.rates.tolist() == rates
     assert np.array_equal(reading.losses, losses, equal_nan=True)
     assert (reading.warmup_steps, reading.ended_by) == (schedule.warmup_steps, schedule.ended_by)
     assert (reading.ended_by == "loss") == (falls < T)
-
-
-def loop_over(loss_at: Callable[[float], float], peak: float) -> AdaptiveWarmup:
-    """A run whose loss really is a function of the summed rate."""
-    p = torch.nn.Parameter(torch.zeros(2, 2))
-    optimizer, summed = torch.optim.SGD([p], lr=peak), 0.0
-    schedule = AdaptiveWarmup(optimizer, T, **OPTIONS)
-    for _ in range(T):
-        loss, rate = loss_at(summed), optimizer.param_groups[0]["lr"]
-        p.grad = torch.zeros(2, 2)
-        optimizer.step()
-        schedule.step(loss)
-        summed += rate
-    return schedule
 
 
 @pytest.mark.parametrize("falls", [10.0, 40.0])
@@ -82,7 +69,7 @@ def test_the_closed_loop_is_the_run_that_it_stands_for(falls: float, warmup: int
     sums = np.concatenate([[0.0], np.cumsum(rates)[:-1]])
     steps = np.unique([*range(0, T, every), T - 1])
     log = make_log("a", steps + 1, [loss_at(float(sums[i])) for i in steps], steps + 1, rates[steps])
-    schedule = loop_over(loss_at, 0.3)
+    schedule, _ = by_hand(lambda _, summed: loss_at(summed), 0.3)
     reading = closed_loop(log, make)
     assert schedule.ended_by == reading.ended_by
     assert reading.ended_by == "loss"
@@ -101,15 +88,6 @@ def given(monkeypatch: pytest.MonkeyPatch, shares: Iterator[float]) -> None:
     first = next(shares)
     monkeypatch.setattr(replaying, "settle", lambda plan, state, trained: state._replace(share=first))
     monkeypatch.setattr(replaying, "advance", advance)
-
-
-def test_a_schedule_that_repeats_the_recorded_rates_reads_the_recorded_losses(monkeypatch: pytest.MonkeyPatch) -> None:
-    losses = curve(60.0, noise=0.3)
-    rates = 0.3 * np.minimum(1.0, (1 + np.arange(T)) / 50)
-
-    given(monkeypatch, iter([*(rates / 0.3).tolist(), 0.0]))
-    reading = closed_loop(make_log("a", range(1, T + 1), losses, range(1, T + 1), rates), make)
-    assert reading.losses.tolist() == losses.tolist()
 
 
 def sparse(noise: float) -> Log:

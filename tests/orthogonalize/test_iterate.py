@@ -203,17 +203,6 @@ def test_an_optimizers_stack_is_iterated_in_place_and_its_first_memory_freed(met
 
 
 @each("method", ITERATIVE)
-@each("shape", [(8, 8), (8, 24), (24, 8)])
-def test_padding_with_zeros_changes_nothing(method, shape):
-    G = draw(*shape)
-    padded = torch.nn.functional.pad(G, (0, 5, 0, 3))
-    out = orthogonalize(padded, method=method, dtype=torch.float64)
-    torch.testing.assert_close(out[: shape[0], : shape[1]], orthogonalize(G, method=method, dtype=torch.float64))
-    assert not out[shape[0] :].any()
-    assert not out[:, shape[1] :].any()
-
-
-@each("method", ITERATIVE)
 @each("dtype", [torch.bfloat16, torch.float32, torch.float16])
 @each("shape", [(16, 16), (80, 200)])
 def test_no_magnitude_takes_off_and_ordinary_ones_do_not_matter(method, dtype, shape):

@@ -119,17 +119,10 @@ import sys
 for name in {sorted(_EXTRA | {"lightning", "pytorch_lightning", "accelerate"})}:
     sys.modules[name] = None  # is reported by name, as a missing one is
 import torch, autowarm
-from autowarm import AdaptiveWarmup, Muon
-model = torch.nn.Linear(4, 4)
-opt = Muon.from_model(model, lr=1e-2)
-sched = AdaptiveWarmup(opt, total_steps=10)
-for _ in range(10):
-    loss = model(torch.ones(2, 4)).square().mean()
-    loss.backward()
-    opt.step()
-    sched.step(loss)
-    opt.zero_grad()
-print(autowarm.__file__, sched.phase, any(name.startswith("autowarm.lab") for name in sys.modules), sep="\\n")
+opt = autowarm.Muon.from_model(torch.nn.Linear(4, 4), lr=1e-2)
+opt.step()
+autowarm.AdaptiveWarmup(opt, total_steps=10).step(1.0)
+print(autowarm.__file__, any(name.startswith("autowarm.lab") for name in sys.modules), sep="\\n")
 for trainer in ("transformers", "lightning", "accelerate"):
     try:
         __import__(f"autowarm.integrations.{{trainer}}")
@@ -141,9 +134,9 @@ sys.exit(main())
 """
     done = run(installed, "-c", code)
     assert done.returncode == 2, done.stderr
-    home, phase, lab, *messages = done.stdout.splitlines()
+    home, lab, *messages = done.stdout.splitlines()
     assert Path(home).is_relative_to(installed)
-    assert (phase, lab) == ("decay", "False")
+    assert lab == "False"
     for trainer, message in zip(("transformers", "lightning", "accelerate"), messages, strict=True):
         assert f"pip install '.[{trainer}]'" in message
     assert "pip install '.[lab]'" in done.stderr

@@ -10,7 +10,6 @@ from autowarm.geometry import Frobenius, Sign, Spectral
 from autowarm.theory import (
     ClaimViolated,
     CompositeProblem,
-    barrier,
     catalogue,
     check_decay_only,
     check_theorem_1,
@@ -23,7 +22,6 @@ from autowarm.theory import (
     theorem_2_rate,
     weight_decay_limit,
 )
-from tests.cases import each
 from tests.theory.theory_strategies import domain_radius, families, gaps, generator, problems, seeds
 
 STEPS = 30
@@ -73,38 +71,6 @@ def test_theorem_2(f, gap, seed, share):
 def test_theorem_3(family, share, seed):
     x0 = family.point(share * domain_radius(family), generator(seed))
     check_theorem_3(*(run_theorem_3(family, x0, seed + path) for path in range(3)))
-
-
-def test_a_run_from_the_minimum_stays_there_and_breaks_no_claim():
-    f = catalogue()["l2-quadratic"]
-    check_theorem_1(descend(f, f.x_star, lambda gap: 0.0, 3))
-    f = catalogue()["spectral-ripples"]
-    run = descend(f, f.x_star, lambda gap: 0.1, 3)
-    assert not run.gaps.any()
-    assert torch.equal(run.x, f.x_star)
-
-
-@each("norm", ["l2", "linf", "spectral"])
-def test_lambda_max_is_not_needed(norm):
-    # Constant curvature: as printed, Theorem 2 allows no λ. Then a barrier with λ far above λ_max.
-    quadratic = catalogue()[f"{norm}-quadratic"]
-    assert weight_decay_limit(1.0, 1.0, quadratic.K) == 0.0
-    check_theorem_2(run_theorem_2(quadratic, quadratic.point(1.0, generator())))
-    geometry = quadratic.geometry
-    f = CompositeProblem(geometry, torch.zeros(2, 2, dtype=torch.float64), barrier())
-    run = run_theorem_2(f, f.point(1e-6, generator()))
-    assert run.weight_decay > 10 * f.K.lambda_max
-    check_theorem_2(run)
-    assert np.max(run.weight_decay * run.rates) <= 0.25
-
-
-def test_outside_l2_the_distance_to_the_start_is_no_bound():
-    # Why D is the level set's radius there: the first step moves the largest entry outwards.
-    features = torch.tensor([[-1.0, 2.0], [0.1, 0.0], [0.0, 0.1]], dtype=torch.float64)
-    f = CompositeProblem(Sign(), torch.zeros(2, dtype=torch.float64), features=features)
-    run = run_theorem_1(f, torch.tensor([1.0, 0.9], dtype=torch.float64))
-    assert run.distances[1] > run.distances[0] == 1.0
-    check_theorem_1(run)
 
 
 # The update

@@ -1,7 +1,7 @@
 import pytest
 from matplotlib.text import Text
 
-from autowarm.lab.analysis.figures import axes_of, errorbars, smoothed, sweep_figure
+from autowarm.lab.analysis.figures import smoothed, sweep_figure
 from autowarm.lab.analysis.summary import summarise
 
 from ..helpers import CELL, ROWS, row
@@ -46,12 +46,3 @@ def test_runs_that_diverged_are_named_in_a_panel_of_losses_whichever_schedule_th
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
     assert legend[:2] == ["default: 1 of 2 diverged", "Algorithm 1: 1 of 1 diverged"]
     assert [text.get_text() for text in axes.texts] == ["1 of 2 diverged"]
-    (panel,) = axes_of()[1]
-    (summary,) = summarise(rows)
-    for kind in ("adaptive", "paper"):
-        errorbars(panel, [(3.0, getattr(summary, kind))], kind, kind)
-    assert [(text.get_text(), text.xy[0]) for text in panel.texts] == [
-        ("1 of 2 diverged", 3.0),
-        ("1 of 1 diverged", 3.0),
-    ]
-    assert len({text.xy[1] for text in panel.texts}) == 2  # not on each other

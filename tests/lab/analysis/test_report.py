@@ -69,11 +69,10 @@ def test_a_cell_of_any_name_reaches_terminal_and_page_unharmed() -> None:
     ("rows", "document", "words", "absent"),
     [
         (ROWS, {"failed": {"muon seed0": "schedule: <too> low"}}, ["muon seed0", "schedule: &lt;too&gt; low"], "<too>"),
-        (ROWS, {"corpus": {"name": "<script>", "sha256": "0" * 64}}, ["&lt;script&gt;"], "<script>"),
         ([one for one in ROWS if one["schedule"] == "linear" and one["seed"] == 0], {}, ["side by side"], "Incomplete"),
         ([{**one, "diverged": True, "val_loss": None} for one in ROWS], {}, ["Every hand-set warm-up"], "Incomplete"),
     ],
-    ids=["failed runs", "markup", "a grid alone of one seed", "all diverged"],
+    ids=["failed runs", "a grid alone of one seed", "all diverged"],
 )  # fmt: skip
 def test_a_page_of_any_results(
     rows: list[dict[str, Any]], document: dict[str, Any], words: list[str], absent: str

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from autowarm.lab import compare
 from autowarm.lab.analysis.results import Results, read_results
 from autowarm.lab.analysis.summary import verdict
-from autowarm.lab.commands import main
 
 from ..helpers import numbers
+from ..tasks import own_runs
 
 pytestmark = pytest.mark.usefixtures("jobs_here")
 
 
-class Line:
+class Line(own_runs.Line):
     """Least squares by small steps on one batch: only the sum of the rates counts, which grows with the ramp."""
 
     optimizers = {"sgd": lambda model, lr: torch.optim.SGD(model.parameters(), lr=lr)}  # noqa: RUF012
@@ -32,9 +32,6 @@ class Line:
     def batches(self, seed: int) -> Iterator[Any]:
         while True:
             yield torch.eye(4)
-
-    def loss(self, model: nn.Module, x: Tensor) -> Tensor:
-        return (model(x) - x.sum(1, keepdim=True)).square().mean()
 
     def validation(self) -> list[Any]:
         return [torch.eye(4)]
@@ -70,24 +67,3 @@ def test_the_grid_runs_as_it_stands_and_no_run_is_made_twice(
     assert "all 6 runs are finished" in capsys.readouterr().out
     assert lengths(given) == [3, 13]
     assert all(path.stat().st_mtime_ns == when for path, when in times.items())
-
-
-def test_one_text_file_is_enough_and_one_seed_is_said_to_be_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AUTOWARM_CACHE", str(tmp_path / "cache"))
-    play, out = tmp_path / "input.txt", tmp_path / "out"
-    play.write_text(
-        "".join(f"SPEAKER {i % 7}:\nThe {i}th line is short.\nThe next is no longer.\n\n" for i in range(900))
-    )
-    words = ["--config", "smoke", "--run.data.corpus", str(play), "--rates", "{radam: [0.1]}", "--run.steps", "4"]
-    assert main(["compare", *words, "--schedules", "[adaptive, linear]", "--seeds", "[4]", "--out", str(out)]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith("one seed, 4, decides nothing: for four seeds give --seeds [0,1,2,3]\n")
-    assert "RAdam, peak rate 0.1: Undecided" in text
-    results = read_results(out)
-    assert {(row["optimizer"], row["seed"]) for row in results.rows} == {("radam", 4)}
-    assert results.document["corpus"]["name"] == "input.txt"
-    page = (out / "report.html").read_text()
-    assert "First seed of the default and the best hand-set warm-up." in page
-    assert "Algorithm 1" not in page

@@ -43,7 +43,6 @@ def test_train_makes_one_run_and_prints_where(
         (["--optimizer.weight_decay", "-1"], "weight_decay must not be negative, got -1.0"),
         (["--schedule.options", "{warmup_shape: x}"], "has no warmup_shape"),
         (["--schedule.options", "{max_warmup: 7.5}"], "schedule: max_warmup"),
-        (["--schedule.options", "{candidtes: 9}"], "candidtes"),
         (["--optimizer.options", "{momentum: 2}"], "momentum must be in [0, 1), got 2"),
         (["--optimizer.options", "{momentumm: 0.9}"], "momentumm"),
         (["--optimizer.options", "{blocks: {'(': 3}}"], "do not suit muon"),
@@ -58,24 +57,13 @@ def test_what_the_library_refuses_is_one_line(
     assert "Traceback" not in errors
 
 
-@pytest.mark.long
-def test_a_run_that_learns_nothing_is_told_from_one_that_explodes(
+def test_a_run_that_explodes_ends_with_1(
     corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["train", *TINY, "--data.corpus", str(corpus_folder), "--optimizer", "normsgd", "--schedule", "constant"]
     assert main([*words, "--optimizer.lr", "1e6", "--out", str(tmp_path / "run")]) == 1
     observed = capsys.readouterr()
     assert observed.out.splitlines()[-1].startswith("diverged"), observed.err
-    for seed in range(20):  # with some seed the held-out text is harder than the first batch
-        quiet = [*words, "--optimizer.lr", "1e-9", "--seed", str(seed), "--out", str(tmp_path / str(seed))]
-        status = main(quiet)
-        last = capsys.readouterr().out.splitlines()[-1]
-        assert last.startswith("validation loss")
-        assert status == ("counts as diverged" in last)
-        if "counts as diverged: it is above the first training loss" in last:
-            break
-    else:
-        pytest.fail("no run ended above its first loss")
 
 
 def test_the_speed_of_a_small_task_counts_no_examples(tmp_path: Path) -> None:

@@ -1,18 +1,13 @@
 """What a user types is read as it is meant, or the message says what would be."""
 
 import contextlib
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
-from autowarm import Lion
 from autowarm.lab.commands import main
-from autowarm.lab.config import CompareConfig, ScheduleConfig
+from autowarm.lab.config import CompareConfig
 from autowarm.lab.config.build import parse
-from autowarm.lab.training.schedules import make_scheduler
 
 from ..helpers import LINE
 
@@ -31,45 +26,16 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_warm_up_of_one_with_a_point_is_the_whole_run_wherever_it_is_given(
+def test_a_hand_set_warm_up_of_one_with_a_point_is_the_whole_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """For `AdaptiveWarmup`, max_warmup=1.0 is; hand-set, it leaves no update for the decay."""
-    optimizer = Lion([torch.nn.Parameter(torch.zeros(2, 2))], lr=1.0)
-    scheduler = make_scheduler(optimizer, ScheduleConfig(options={"max_warmup": 1.0}), 10)
-    for _ in range(10):
-        optimizer.step()
-        scheduler.step(5.0)
-    assert (scheduler.warmup_steps, scheduler.ended_by) == (10, "clock")
+    """It leaves no update for the decay."""
     steps = parse([], CompareConfig, "compare", "", preset="demo").run.steps
     assert main(["compare", "--warmups", "[1.0]"]) == 2
     assert f"needs warmup_steps from 0 to steps − 1 = {steps - 1}, got {steps}" in capsys.readouterr().err
     given = ["--warmups", "[1,0.5,2]", "--schedules", "[linear]"]
     compared = parse(given, CompareConfig, "compare", "", preset="demo")
     assert {point.run.schedule.warmup_steps for point in compared.points()} == {1, steps // 2, 2}
-
-
-@pytest.mark.parametrize(
-    ("key", "given", "read"),
-    [("seeds", "[4, 5]", [4, 5]), ("rates.muon", "[0.1,0.2]", [0.1, 0.2]),
-     ("seeds", "[3]", [3]), ("schedules", "[linear,wsd]", ["linear", "wsd"]), ("warmups", "null", None)],
-)  # fmt: skip
-def test_a_list_is_read_and_null_brings_back_its_default(key: str, given: str, read: list[Any]) -> None:
-    assert parse([], CompareConfig, "compare", "", preset="demo").warmups == [0, 0.1, 0.4, 0.8]
-    for words in ([f"--{key}", given], [f"--{key}={given}"]):
-        config = parse(words, CompareConfig, "compare", "", preset="demo")
-        assert (config.rates["muon"] if key == "rates.muon" else getattr(config, key)) == read
-
-
-def test_train_takes_a_task_of_ones_own_and_says_at_once_what_it_does(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", "--task", "line.py:Line", "--schedule", "constant", "--out", "out"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "plain-lr0.01-constant-seed0, in out: loading PyTorch"
-    assert lines[1] == "preparing the data and the network"
-    assert "update 6/6" in "\n".join(lines)
-    assert json.loads((project / "out" / "result.json").read_text())["optimizer"] == "plain"
 
 
 @pytest.mark.parametrize(

@@ -15,20 +15,9 @@ from autowarm.lab.config import (
     SweepConfig,
 )
 from autowarm.lab.config.build import SCALES, leaves, presets
-from autowarm.lab.config.plans import combinations, read_by
+from autowarm.lab.config.plans import read_by
 
 SWEEPS = [name for name in presets("sweep") if not name.endswith("base")]
-
-
-def test_a_block_stands_for_all_its_combinations() -> None:
-    grid: list[dict[str, Any]] = [
-        {"schedule.kind": "adaptive"},
-        {"schedule": {"kind": "paper"}, "schedule.target_loss": [1, 2], "seed": 0},
-        {"schedule.kind": "linear", "schedule.warmup_steps": [5, 10]},
-    ]
-    actual = list(combinations(grid, "grid"))
-    assert [settings["schedule.kind"] for settings, _ in actual] == ["adaptive", "paper", "paper", "linear", "linear"]
-    assert [varied for _, varied in actual] == [{}, {"schedule.target_loss": 1}, {"schedule.target_loss": 2}, {}, {}]
 
 
 def test_cells_override_base_and_the_grid_overrides_cells() -> None:
@@ -142,12 +131,9 @@ def test_a_report_shows_the_settings_that_a_run_read() -> None:
     assert read_by({"base": {"steps": 3}}) == {"base": {"steps": 3}}
 
 
-def test_a_run_has_a_label_that_tells_ramps_apart() -> None:
+def test_a_run_has_a_label_that_tells_ramps_apart_and_is_a_folders_name() -> None:
     shapes = (ScheduleConfig("linear", 0), ScheduleConfig("linear", 5), ScheduleConfig("linear", 5, div=100))
     labels = [RunConfig(schedule=shape, steps=10).label for shape in shapes]
     assert [label.split("-", 2)[2] for label in labels] == ["linear0-seed0", "linear5-seed0", "linear5-div100-seed0"]
-
-
-def test_a_runs_folder_is_one_folder_whatever_its_optimizer_is_called() -> None:
     run = RunConfig(task="mine@1", optimizer=OptimizerConfig(name="ours/v2 [a]"))
     assert run.label.startswith("ours_v2__a_-lr")

@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from autowarm.lab.config import LabError
 from autowarm.lab.execution.cluster import run_jobs
 from autowarm.lab.execution.display import Display
 from autowarm.lab.execution.pool import Job
 
-from ..helpers import PATIENCE, wait_for
+from ..helpers import MODEL, PATIENCE, wait_for
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 
@@ -80,15 +79,11 @@ def answers(port: int) -> bool:
 @needs_proc
 def test_a_killed_worker_costs_nothing_but_time(address: str, corpus_folder: Path, tmp_path: Path) -> None:
     out, message = tmp_path / "out", tmp_path / "said.txt"
-    preset = tmp_path / "sweep.yaml"
-    preset.write_text(yaml.safe_dump({
-        "base": {"model": {"layers": 1, "width": 16, "heads": 2, "ff": 32, "vocab_size": 280, "seq_len": 16},
-                 "data": {"corpus": str(corpus_folder)}, "steps": 400, "batch_size": 4, "eval_batches": 2,
-                 "checkpoint_every": 20},
-        "cells": {"muon": {"set": {"optimizer": {"name": "muon", "lr": 0.01}}}},
-        "grid": [{"schedule.kind": "linear", "schedule.warmup_steps": [1, 50]}],
-    }, sort_keys=False))  # fmt: skip
-    words = ["sweep", "--config", str(preset), "--engine", "ray", "--address", address, "--out", str(out)]
+    base = {"model": MODEL, "data": {"corpus": str(corpus_folder)}, "optimizer": {"name": "muon", "lr": 0.01},
+            "steps": 400, "batch_size": 4, "eval_batches": 2, "checkpoint_every": 20}  # fmt: skip
+    words = ["sweep", "--base", json.dumps(base), "--cells", "{muon: {}}",
+             "--grid", "[{schedule.kind: linear, schedule.warmup_steps: [1, 50]}]",
+             "--engine", "ray", "--address", address, "--out", str(out)]  # fmt: skip
     with open(message, "w") as file:
         driver = subprocess.Popen([sys.executable, "-m", "autowarm", *words], env=ENVIRONMENT, stdout=file,
                                   stderr=subprocess.STDOUT)  # fmt: skip

@@ -101,8 +101,6 @@ def test_the_listing_has_a_cost_for_all_that_trains(capsys: pytest.CaptureFixtur
     assert main(["figure", "--list"]) == 0
     listed = capsys.readouterr().out
     assert [name for name in GALLERY if name not in listed] == []
-    assert [name for name in GALLERY if name.startswith("theorem")] == ["theorem-bounds", "theorem-3-bounds"]
-    assert all(GALLERY[name].hours for name in GALLERY if name.startswith("theorem"))
     for name, paper, tiny, long, large, about in listing():
         assert about
         assert paper
@@ -113,31 +111,21 @@ def test_the_listing_has_a_cost_for_all_that_trains(capsys: pytest.CaptureFixtur
 
 @pytest.mark.long
 @pytest.mark.usefixtures("jobs_here")
-def test_a_figure_makes_its_runs_once(
-    small: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    override = json.dumps(small | {"steps": 4, "schedule.target_loss": 0.1})
-    words = ["figure", "ablation-variance", "--override", override, "--seeds", "[0]", "--workers", "2"]
+@pytest.mark.parametrize(
+    ("name", "keys", "runs"),
+    [("ablation-variance", {"steps": 4, "schedule.target_loss": 0.1}, 8),
+     ("smoothness-lion", {"steps": 24, "schedule.warmup_steps": 12}, 1)],
+)  # fmt: skip
+def test_a_figure_makes_the_runs_of_its_cells_once(
+    name: str, keys: dict[str, Any], runs: int, small: dict[str, Any], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    words = ["figure", name, "--override", json.dumps(small | keys), "--seeds", "[0]", "--workers", "2"]
     words += ["--out", str(tmp_path / "data"), "--figures", str(tmp_path / "figures")]
     assert main(words) == 0
-    assert "8 runs; 2 side by side" in capsys.readouterr().out
-    assert (tmp_path / "figures" / "ablation-variance.png").stat().st_size > 1000
-    assert (tmp_path / "data" / "ablation-variance" / "report.html").exists()
+    assert f"{runs} runs; 2 side by side" in capsys.readouterr().out
+    assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 1000
     assert main(words) == 0
-    assert "all 8 runs are finished" in capsys.readouterr().out
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("jobs_here")
-def test_a_figure_of_curvature_makes_the_runs_of_its_cells_alone(
-    small: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["figure", "smoothness-lion", "--override", json.dumps(small | {"steps": 24, "schedule.warmup_steps": 12})]
-    words += ["--out", str(tmp_path / "data"), "--figures", str(tmp_path / "figures")]
-    assert main(words) == 0
-    assert (tmp_path / "figures" / "smoothness-lion.svg").stat().st_size > 1000
-    assert "1 runs; " in capsys.readouterr().out
-    assert main(words) == 0
-    assert "all 1 runs are finished" in capsys.readouterr().out
+    assert f"all {runs} runs are finished" in capsys.readouterr().out
     assert main(["figure", "smoothness-signsgd"]) == 2
     assert "smoothness-signsgd has no runs at scale tiny: give --scale paper" in capsys.readouterr().err

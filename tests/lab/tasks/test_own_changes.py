@@ -126,14 +126,6 @@ def test_a_task_that_draws_as_it_is_made_is_known_again_in_every_process_and_fol
     assert checksums[0] == checksums[1] != ""
 
 
-def test_loading_a_task_leaves_the_generators(tmp_path: Path) -> None:
-    shutil.copy(TEACHER, tmp_path)
-    before = torch.get_rng_state()
-    first, again = (pack(load(f"{tmp_path / 'teacher.py'}:Teacher")) for _ in range(2))
-    assert first.sha256 == again.sha256
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_a_run_ends_where_a_module_beside_the_task_has_changed(tmp_path: Path) -> None:
     (tmp_path / "task.py").write_text(LINE)
     (tmp_path / "helper.py").write_text("A = 1\n")

@@ -47,21 +47,6 @@ ENDING = """class Broken(torch.autograd.Function):
 """
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_a_line_that_names_the_place(name: str, tmp_path: Path) -> None:
-    old, new, expected = MISTAKES[name]
-    assert old in LINE
-    text = LINE.replace(old, new)
-    text += ENDING if "Broken" in new else ""
-    (tmp_path / "task.py").write_text(text)
-    with pytest.raises(LabError) as caught:
-        run(load(f"{tmp_path / 'task.py'}:Line"), tmp_path)
-    message = str(caught.value)
-    assert f"task.py{expected}" in message
-    assert "\n" not in message
-    assert not (tmp_path / "run" / "result.json").exists()
-
-
 def mine(optimizer: str) -> str:
     return f"{LINE}    optimizers = {{'mine': {optimizer}}}\n"
 
@@ -78,17 +63,21 @@ FILES = {
     "an optimizer raises": (mine("lambda model, lr: 1 / 0"), "task.py:22: ZeroDivisionError"),
     "an optimizer is none": (mine("lambda model, lr: None"), "task.py: optimizers['mine'] must return a torch.o"),
     "optimizers are names": (mine("'SGD'"), "optimizers of the task Line must map names to functions"),
+    **{name: (LINE.replace(old, new) + ENDING * ("Broken" in new), f"task.py{expected}")
+       for name, (old, new, expected) in MISTAKES.items()},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_fails(name: str, tmp_path: Path) -> None:
+def test_a_mistake_is_a_line_that_names_the_place(name: str, tmp_path: Path) -> None:
     text, words = FILES[name]
+    assert text != LINE
     (tmp_path / "task.py").write_text(text)
     with pytest.raises(LabError) as caught:
         run(load(f"{tmp_path / 'task.py'}:Line"), tmp_path, name="mine" if "mine" in text else "adamw", kind="linear")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run" / "result.json").exists()
 
 
 @pytest.mark.parametrize("place", ["task.py", "task.py:", "task.txt:Line", "task.py:Lime", ":"])

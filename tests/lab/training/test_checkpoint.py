@@ -45,18 +45,11 @@ def test_weights_buffers_and_states_come_back_to_the_bit(make: Any, tmp_path: Pa
 
 def test_what_a_new_model_lacks_is_named(tmp_path: Path) -> None:
     model, other = (torch.nn.Sequential(torch.nn.Linear(3, 2)) for _ in range(2))
-    for step, name in enumerate(("later.inside", "later"), 1):
-        if name == "later":
-            model[0].later = torch.nn.Parameter(torch.ones(2))
-        else:
-            model[0].later = torch.nn.Module()
-            model[0].later.register_buffer("inside", torch.ones(2))
-        Checkpoints(tmp_path, ALONE).save(step, model, torch.optim.AdamW(model.parameters()), {})
-        with pytest.raises(
-            LabError, match=rf"0\.{name}: the checkpoint holds torch.float32 of shape \(2,\), and a new model none: "
-        ):
-            Checkpoints(tmp_path, ALONE).load(other, torch.optim.AdamW(other.parameters()))
-        del model[0].later
+    model[0].later = torch.nn.Parameter(torch.ones(2))
+    Checkpoints(tmp_path, ALONE).save(1, model, torch.optim.AdamW(model.parameters()), {})
+    message = r"0\.later: the checkpoint holds torch.float32 of shape \(2,\), and a new model none: "
+    with pytest.raises(LabError, match=message):
+        Checkpoints(tmp_path, ALONE).load(other, torch.optim.AdamW(other.parameters()))
 
 
 def test_only_the_newest_are_kept_and_a_crash_leaves_nothing_that_counts(tmp_path: Path) -> None:

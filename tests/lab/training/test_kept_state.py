@@ -63,26 +63,6 @@ class Counting(Line):
         return super().validation() * self.evaluations
 
 
-class Slower(torch.optim.SGD):
-    """Counts its updates in a group and in the states."""
-
-    def __init__(self, params: Any, lr: float) -> None:
-        super().__init__(params, lr)
-        self.param_groups[0]["updates"] = 0
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        self.param_groups[0]["updates"] += 1
-        for p in self.param_groups[0]["params"]:
-            self.state[p]["number"] = self.state[p].get("number", 0) + 1
-            if p.grad is not None:
-                p.grad *= 1 + (self.param_groups[0]["updates"] + self.state[p]["number"]) / 10
-        super().step(closure)
-
-
-class OwnOptimizer(Line):
-    optimizers = {"slower": lambda model, lr: Slower(model.parameters(), lr)}  # noqa: RUF012
-
-
 def weights(task: Line, folder: Path, stops: tuple[int, ...] = (), **more: Any) -> dict[str, Tensor]:
     """The final weights of eight updates, of which the result warns of nothing."""
     own = pack(task)
@@ -106,9 +86,3 @@ def test_a_buffer_that_a_new_model_does_not_have_so_is_named_and_not_guessed(kin
     words = r"1\.count: the checkpoint holds .*, and a new model .*: make it in the model's"
     with pytest.raises(LabError, match=words):
         weights(Counting(kind), tmp_path, (5,))
-
-
-def test_the_counters_of_an_optimizer_of_ones_own_are_saved(tmp_path: Path) -> None:
-    straight = weights(OwnOptimizer(), tmp_path / "straight", name="slower")
-    again = weights(OwnOptimizer(), tmp_path / "again", (2, 5), name="slower", engine=OFTEN)
-    torch.testing.assert_close(again, straight, rtol=0, atol=0)

@@ -15,7 +15,7 @@ from autowarm.lab.training import loop
 from autowarm.lab.training.loop import _Run, train
 from autowarm.lab.training.metrics import read_metrics
 
-from ..helpers import crash_at, resumed
+from ..helpers import crash_at
 
 
 def test_without_its_package_a_remote_log_is_one_line(
@@ -137,19 +137,18 @@ def test_the_time_of_evaluations_is_no_training_time(
 ) -> None:
     now = 0.0
 
-    def update(self: Any, *args: Any) -> Any:
-        nonlocal now
-        now += 2.0
-        return plain_update(self, *args)
+    def takes(seconds: float, name: str) -> None:
+        plain = getattr(_Run, name)
 
-    def evaluate(self: Any, **options: Any) -> dict[str, float]:
-        nonlocal now
-        now += 1000.0
-        return plain_evaluate(self, **options)
+        def slow(self: Any, *args: Any, **options: Any) -> Any:
+            nonlocal now
+            now += seconds
+            return plain(self, *args, **options)
 
-    plain_update, plain_evaluate = _Run._update, _Run.evaluate
-    monkeypatch.setattr(_Run, "_update", update)
-    monkeypatch.setattr(_Run, "evaluate", evaluate)
+        monkeypatch.setattr(_Run, name, slow)
+
+    takes(2.0, "_update")
+    takes(1000.0, "evaluate")
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now))
     result = train(watched, tmp_path)
     assert result["seconds"] == 2.0 * watched.steps
@@ -168,14 +167,3 @@ def test_an_id_follows_from_all_that_decides_the_numbers() -> None:
     assert {"code", "torch", "transformers"} <= who.keys()
     changed = identity(dataclasses.replace(run, steps=7), "corpus")
     assert differences(who, changed) == [f"config.steps: {run.steps} → 7"]
-
-
-def test_curvature_is_logged_where_it_was_asked_for(run: RunConfig, tmp_path: Path) -> None:
-    engine = dataclasses.replace(run.engine, curvature_every=2, eval_every=10)
-    probed = dataclasses.replace(run, engine=engine)
-    train(probed, tmp_path / "straight")
-    rows = read_metrics(tmp_path / "straight")
-    assert [row["step"] for row in rows if "curvature" in row] == [1, 3, 5, 7, 9, 11]
-    resumed(probed, tmp_path / "cut", 9)  # behind the last point before the evaluation
-    again = read_metrics(tmp_path / "cut")
-    assert [row.get("curvature") for row in again] == [row.get("curvature") for row in rows]

@@ -65,12 +65,6 @@ def test_without_its_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
         make_optimizer(torch.nn.Linear(2, 2), OptimizerConfig("prodigy", 1.0))
 
 
-def test_options_that_the_optimizer_does_not_know_are_named() -> None:
-    for name in ("normsgd", "prodigy"):
-        with pytest.raises(LabError, match=f"do not suit {name}"):
-            make_optimizer(torch.nn.Linear(2, 2), OptimizerConfig(name, options={"bettas": [0.9, 0.9]}))
-
-
 def test_the_stored_weights_are_those_that_were_judged(run: RunConfig, tmp_path: Path) -> None:
     optimizer, schedule = CASES["schedule-free"]
     run = dataclasses.replace(run, optimizer=optimizer, schedule=schedule)

@@ -11,7 +11,8 @@ DONE = {"diverged": False, "val_loss": 2.0, "warmup_steps": 4, "seconds": 3.0}
 
 def test_without_a_terminal_each_finished_run_is_one_line() -> None:
     text = io.StringIO()
-    with Display(Console(file=text, force_terminal=False, width=40)) as display:
+    display = Display(Console(file=text, force_terminal=False, width=40))
+    with display.progress:
         display.begin([("first", 10), ("second", 10)], done=1, workers=2)
         display.update("first", 5, 3.0, 0.1)
         display.finish("first", DONE)
@@ -24,7 +25,8 @@ def test_without_a_terminal_each_finished_run_is_one_line() -> None:
 
 def test_in_a_terminal_a_bar_shows_steps_loss_rate_and_eta() -> None:
     text = io.StringIO()
-    with Display(Console(file=text, force_terminal=True, width=120)) as display:
+    display = Display(Console(file=text, force_terminal=True, width=120))
+    with display.progress:
         display.begin([("first", 10)], done=0, workers=1)
         display.update("first", 5, 3.25, 0.125)
         display.progress.refresh()
@@ -35,13 +37,14 @@ def test_in_a_terminal_a_bar_shows_steps_loss_rate_and_eta() -> None:
 def test_the_eta_counts_only_steps_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
-    display = Display(Console(file=io.StringIO()))
+    display = Display(Console(file=(text := io.StringIO()), width=200))
     display.begin([("resumed", 100), ("waiting", 100)], done=0, workers=1)
     assert display.eta() == "–"
     for step in (50, 60, 70):  # 10 steps in 10 s, 130 to go
         display.update("resumed", step, 1.0, 1.0)
         now += 10
     assert display.eta() == "2:10"
+    assert "resumed: loss 1.000  rate 1.00e+00  ETA" in text.getvalue()  # after 20 seconds without a line
     display.finish("resumed", DONE)
 
 
@@ -49,7 +52,8 @@ def test_the_eta_counts_only_steps_made_here(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_run_of_any_name_is_shown_as_it_is_written(name: str, terminal: bool) -> None:
     text = io.StringIO()
-    with Display(Console(file=text, force_terminal=terminal, width=120, color_system=None)) as display:
+    display = Display(Console(file=text, force_terminal=terminal, width=120, color_system=None))
+    with display.progress:
         display.begin([(name, 10), ("other", 10)], done=0, workers=1)
         display.update(name, 5, 3.25, 0.125)
         display.progress.refresh()

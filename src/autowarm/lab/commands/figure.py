@@ -30,7 +30,7 @@ def run(argv: list[str]) -> int:
     sources = Sources(Path(config.out or f"runs/{config.scale}"), config.scale)
     claim(Path(config.figures))
     display = Display()
-    with Stop(), display:
+    with Stop(), display.progress:
         failed = produce(names, sources, display, config)
         display.note("drawing figures")
     for name in names:

@@ -2,16 +2,18 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
 
 from ..config import printable
 
+_QUIET = 20.0  # seconds without a line, where no bar moves
+
 
 class Display:
-    """The progress of a comparison. As a context manager it owns the live part of a console, if that is a terminal."""
+    """The progress of a comparison; `progress` is the context in which it owns the live part of a terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
@@ -26,14 +28,8 @@ class Display:
         self.steps: dict[str, int] = {}  # of each run
         self.made: dict[str, int] = {}  # of these, by the runs that have begun
         self.done = self.total = 0
+        self.spoken = time.monotonic()  # when there was a line
         self.reasons: set[str] = set()
-
-    def __enter__(self) -> Self:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
 
     def note(self, message: str) -> None:
         self.progress.update(self.bar.id, description=f"{message} · Ctrl-C keeps what is done")
@@ -42,6 +38,7 @@ class Display:
 
     def line(self, text: str) -> None:
         """Print a line that stays."""
+        self.spoken = time.monotonic()
         self.console.out(printable(text))
 
     def begin(self, runs: Sequence[tuple[str, int]], done: int, workers: int) -> None:
@@ -58,9 +55,10 @@ class Display:
             self.bar.completed += step
             self.made[label] = step
         self._move(label, step)
-        self.bar.fields["news"] = (
-            f"{self.done} of {self.total} runs; {printable(label)}: loss {loss:.3f}  rate {lr:.2e}"
-        )
+        news = f"{self.done} of {self.total} runs; {printable(label)}: loss {loss:.3f}  rate {lr:.2e}"
+        self.bar.fields["news"] = news
+        if not self.console.is_terminal and time.monotonic() >= self.spoken + _QUIET:
+            self.line(f"{news}  ETA {self.eta()}")
 
     def finish(self, label: str, result: Mapping[str, Any]) -> None:
         self._close(label)

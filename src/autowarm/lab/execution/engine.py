@@ -87,7 +87,7 @@ def make(config: Plan, points: Sequence[Point], display: Display, own: PackedTas
 def make_report(config: Plan, points: Sequence[Point], own: PackedTask | None = None) -> tuple[Results, list[Path]]:
     """Make a plan's runs and, of their results, figures and the page, whose paths are returned."""
     display = Display()
-    with Stop(), display:
+    with Stop(), display.progress:
         results = make(config, points, display, own)
         display.note("drawing figures")
         return results, report.make(results)

@@ -21,9 +21,7 @@ def __getattr__(name: str) -> object:
     # The rule needs neither torch nor numpy, and is used without them: each name is imported at its first use.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    globals()[name] = value
-    return value
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

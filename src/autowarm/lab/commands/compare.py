@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import CompareConfig
+from ..config import CompareConfig, UsageError
 from ..config.build import build, merged, nested, parse, plain, take_task
 from .report import complain, show
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def run(argv: list[str]) -> int:
     about = "Compare the adaptive warm-up with hand-set ones. If interrupted, run the same command to continue."
     config, own = asked(argv, "compare", about, preset="demo")
-    config.run.require_corpus()
+    if config.run.lacks:
+        raise UsageError(config.run.lacks)
     if len(config.seeds) == 1:
         print(f"one seed, {config.seeds[0]}, decides nothing: for four seeds give --seeds [0,1,2,3]")
     points = config.points()

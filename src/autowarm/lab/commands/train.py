@@ -50,7 +50,8 @@ def run(argv: list[str]) -> int:
 
         print(*describe(config, folder), sep="\n")
         return 0
-    config.require_corpus()
+    if config.lacks:
+        raise UsageError(config.lacks)
     if own is not None:
         claim(folder)
         own = own.prepared(Path(out or "runs") / "task")

@@ -9,7 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import UsageError, require
+from ..errors import require
 from ..registry import OPTIMIZERS, SCHEDULES, SMALL_TASKS, check, either
 
 
@@ -279,12 +279,12 @@ class RunConfig:
         require(not kind.needs_target or schedule.target_loss is not None,
                 "the paper's Algorithm 1 needs schedule.target_loss, its f*")  # fmt: skip
 
-    def require_corpus(self) -> None:
-        """Raise UsageError if the corpus is neither there nor Python's; it costs nothing before PyTorch is loaded."""
+    @property
+    def lacks(self) -> str:
+        """What is said of a corpus that is neither there nor Python's; it costs nothing before PyTorch is loaded."""
         corpus = self.data.corpus
-        if not (self.task or self.model.sees_images or corpus == "python" or Path(corpus).exists()):
-            raise UsageError(f"data.corpus {corpus}: no such file or folder; give a text file, a folder of these or of "
-                             "token shards, or 'python', which is on every machine")  # fmt: skip
+        there = self.task or self.model.sees_images or corpus == "python" or Path(corpus).exists()
+        return "" if there else f"data.corpus {corpus}: no such file or folder; give text, token shards or 'python'"
 
     @property
     def is_own_task(self) -> bool:

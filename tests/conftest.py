@@ -23,7 +23,7 @@ hypothesis.settings.load_profile("steady")
 # Of the launchers that are slow to start.
 USERS = {
     "trainer_launcher": ("tests/integrations/", "tests/docs/test_examples.py", "tests/docs/test_site.py"),
-    "lab_launcher": ("tests/lab/training/test_first_run.py", "tests/lab/test_struck.py"),
+    "lab_launcher": ("tests/lab/test_struck.py",),
 }
 
 

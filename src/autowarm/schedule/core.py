@@ -97,16 +97,17 @@ def advance(plan: Plan, state: State, updates: int, loss: float | None = None) -
         state = state._replace(updates=updates)
         # The rate is the higher of the ramp and η(Δ), until one of them ends the warm-up.
         ramp = 0.0 if state.ramp is None else rise_share(state.ramp, updates, plan.warmup)
-        gap0, peak_gap, fstar, share = state.gap0, state.peak_gap, state.target_loss, 1.0 / plan.div
-        if not (gap0 is None or peak_gap is None or fstar is None or state.average is None or state.opening):
-            if (gap := state.average - fstar) < peak_gap:  # line 9 of Algorithm 1: at Δ' itself, warm-up goes on
-                state = _end(state, "loss", 1.0)
-            else:
-                share = max(LEAST_SHARE, profile_share(plan, gap, gap0, peak_gap))
-        if state.ended_by is None and ramp >= 1.0:
+        gap0, peak_gap, fstar = state.gap0, state.peak_gap, state.target_loss
+        if gap0 is None or peak_gap is None or fstar is None or state.average is None or state.opening:
+            if ramp < 1.0:
+                return state._replace(share=max(ramp, 1.0 / plan.div))  # no profile, or none that stands for good
             state = _end(state, "clock", 1.0)
-        if state.ended_by is None:
-            return state._replace(share=max(ramp, share))
+        elif (gap := state.average - fstar) < peak_gap:  # line 9 of Algorithm 1: at Δ' itself, warm-up goes on
+            state = _end(state, "loss", 1.0)
+        elif ramp >= 1.0:
+            state = _end(state, "clock", 1.0)
+        else:
+            return state._replace(share=max(ramp, LEAST_SHARE, profile_share(plan, gap, gap0, peak_gap)))
     # The decay needs no loss; an update that ended the warm-up is its first.
     return state._replace(updates=updates, share=_decay_share(plan, state, updates))
 

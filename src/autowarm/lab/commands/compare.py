@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def run(argv: list[str]) -> int:
     about = "Compare the adaptive warm-up with hand-set ones. If interrupted, run the same command to continue."
     config, own = asked(argv, "compare", about, preset="demo")
-    if config.run.lacks:
-        raise UsageError(config.run.lacks)
+    if config.run.missing_corpus:
+        raise UsageError(config.run.missing_corpus)
     if len(config.seeds) == 1:
         print(f"one seed, {config.seeds[0]}, decides nothing: for four seeds give --seeds [0,1,2,3]")
     points = config.points()

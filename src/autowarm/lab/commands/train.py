@@ -50,8 +50,8 @@ def run(argv: list[str]) -> int:
 
         print(*describe(config, folder), sep="\n")
         return 0
-    if config.lacks:
-        raise UsageError(config.lacks)
+    if config.missing_corpus:
+        raise UsageError(config.missing_corpus)
     if own is not None:
         claim(folder)
         own = own.prepared(Path(out or "runs") / "task")

@@ -280,7 +280,7 @@ class RunConfig:
                 "the paper's Algorithm 1 needs schedule.target_loss, its f*")  # fmt: skip
 
     @property
-    def lacks(self) -> str:
+    def missing_corpus(self) -> str:
         """What is said of a corpus that is neither there nor Python's; it costs nothing before PyTorch is loaded."""
         corpus = self.data.corpus
         there = self.task or self.model.sees_images or corpus == "python" or Path(corpus).exists()

@@ -16,8 +16,8 @@ HAND_SET: dict[str, dict[str, float]] = {  # from lr/10; none rises within one u
     "none": {"max_warmup": 2, "div": 1.0001}, "10%": {"max_warmup": 0.1}, "40%": {"max_warmup": 0.4},
 }  # fmt: skip
 EXAMPLES = [
-    pytest.param("plain_loop", marks=pytest.mark.long),  # which README and the documentation's first page show
-    pytest.param("trainer", marks=pytest.mark.long),
+    "plain_loop",  # which README and the documentation's first page show
+    "trainer",
     # The same network and data as in the first
     pytest.param("lightning_module", marks=pytest.mark.generated),
     pytest.param("accelerate_loop", marks=pytest.mark.generated),
@@ -47,17 +47,18 @@ def final_loss(example: Path, seed: int, hand_set: dict[str, float] | None, monk
     return sum(losses[-LAST:]) / LAST
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_default_is_not_last_in_the_examples_that_are_copied_first(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choices = {"default": None, **HAND_SET}
-    losses = {
-        choice: [final_loss(ROOT / "examples" / f"{name}.py", seed, hand_set, monkeypatch) for seed in range(5)]
-        for choice, hand_set in choices.items()
-    }
-    means = {choice: sum(some) / len(some) for choice, some in losses.items()}
-    print(name, means)  # README has those of the first: pytest -m long -s
+    means: dict[str, float] = {}
+    for choice, hand_set in {"default": None, **HAND_SET}.items():
+        losses = [final_loss(ROOT / "examples" / f"{name}.py", seed, hand_set, monkeypatch) for seed in range(5)]
+        means[choice] = sum(losses) / len(losses)
+        if name != "plain_loop" and means["default"] < means[choice]:
+            break  # one is enough, but README has all of the first: pytest -m long -s
+    print(name, means)
     assert means["default"] < max(means.values())
 
 

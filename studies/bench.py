@@ -266,8 +266,8 @@ def listing(runs: Sequence[PlannedRow], rows: Rows, stored: Iterable[Row]) -> st
         numbers = len(some) - len(left), len(some), sum(estimate(run.cell) for run in left) / 3600
         total = [a + b for a, b in zip(total, numbers, strict=True)]
         lines.append((f"{names.get((part, task), task)}, {steps:,} updates", numbers))
-    form = "{:<50} {:>5} of {:>5} runs made, {:.1f} CPU-hours left"
-    return "\n".join(form.format(name, *numbers) for name, numbers in [*lines, ("all", total)])
+    form = "{:<50} {:>5} of {:>5} runs made, {:.1f} CPU-hours left"  # not known, where no run of this task is stored
+    return "\n".join(form.format(name, *numbers) for name, numbers in [*lines, ("all", total)]).replace(" nan ", " ? ")
 
 
 def parser_of(name: str, about: str | None) -> argparse.ArgumentParser:

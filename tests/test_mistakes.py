@@ -82,6 +82,7 @@ API = {
     'AdaptiveWarmup(opt, 100, max_warmup="10%")': "max_warmup|'10%'",
     "AdaptiveWarmup(opt, 100, final_ratio=2)": "final_ratio|[0, 1]",
     "AdaptiveWarmup(opt, 100, div=1.0)": "div must be greater than 1 and finite, got 1.0",
+    'AdaptiveWarmup(opt, 100, target_loss="3")': "target_loss is the text '3': it must be finite",
     'AdaptiveWarmup(opt, 100, div="x")': "div is the text 'x': it must be greater than 1 and finite",
     "autowarm.schedule.Calibration(sigma_f2=0.0)": "sigma_f2 must be positive and finite, got 0.0",
     "AdaptiveWarmup(opt, 100, calibration='sign', peak_gap=1.0)": "calibration= chooses Δ', and so does peak_gap=|leave out one",

@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 from .shapes import Shape, cosine, decay_shape, is_flat, linear, warmup_shape
@@ -84,8 +84,7 @@ class Plan:
     rho: float = 2.0  # ρ of the profile otherwise
 
 
-_NUMBERS_OF_A_PLAN = ("total_steps", "div", "target_loss", "peak_gap", "final_ratio", "max_warmup", "chance_loss",
-                      "smoothing")  # fmt: skip
+_NUMBERS_OF_A_PLAN = NUMBERS.keys() & {field.name for field in fields(Plan)} - {"rho"}
 
 
 def clean(**given: Any) -> dict[str, Any]:
@@ -95,7 +94,8 @@ def clean(**given: Any) -> dict[str, Any]:
         convert, holds, words = NUMBERS[name]
         try:
             number = checked[name] = None if value is None and name in _MAY_BE_NONE else convert(value)
-            if number is not None and (isinstance(number, bool) or not holds(number)):
+            read = isinstance(value, str) and number != value  # as `float` reads "3"
+            if read or isinstance(number, bool) or not (number is None or holds(number)):
                 raise ValueError
         except (TypeError, ValueError, OverflowError):  # float(10**400)
             if isinstance(value, str):  # YAML reads 1e-3 as a string
@@ -197,9 +197,9 @@ def plan_of(
         TypeError: an argument is unknown, or says something about an optimizer.
         ValueError: as for `AdaptiveWarmup`.
     """
-    if unknown := numbers.keys() - {*_NUMBERS_OF_A_PLAN}:
-        others = ("warmup", "decay", "trained", "profile", "calibration", "geometry")
-        known = ", ".join(sorted((*_NUMBERS_OF_A_PLAN, *others)))
+    if unknown := numbers.keys() - _NUMBERS_OF_A_PLAN:
+        others = {"warmup", "decay", "trained", "profile", "calibration", "geometry"}
+        known = ", ".join(sorted(_NUMBERS_OF_A_PLAN | others))
         raise TypeError(f"without an optimizer, AdaptiveWarmup has no {min(unknown)}: give some of {known}")
     cleaned, rho = clean(total_steps=total_steps, **numbers), 2.0
     shapes = warmup_shape(warmup), decay_shape(decay)
@@ -218,8 +218,6 @@ def plan_of(
             raise ValueError(f"a profile is a function of the gap Δ, got {profile!r}")
         cleaned["peak_gap"] = cleaned.get("peak_gap") or getattr(profile, "peak_gap", None)
         if cleaned["peak_gap"] is None:
-            raise ValueError(
-                "a profile of your own needs peak_gap, the gap at which it is highest and the warm-up ends"
-            )
+            raise ValueError("a profile of your own needs peak_gap, the gap at which it peaks and the warm-up ends")
     cleaned |= {"rho": rho, "peak_share": peak_share(geometry)}
     return Plan(warmup=shapes[0], decay=shapes[1], trained=trained, profile=profile, **cleaned)

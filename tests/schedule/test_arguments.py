@@ -75,6 +75,25 @@ def test_a_profile_for_another_first_gap_is_refused_at_the_first_loss(gap0: floa
         other.step(16.0)
 
 
+TWO = [lambda p: 1 - p, lambda p: 1 - p * p]  # of one name
+OWN_PROFILES = [lambda gap: gap / (1 + gap * gap), lambda gap: gap / (1 + gap * gap) ** 2 if gap > 1 else gap / 4]
+FUNCTIONS: dict[str, list[dict[str, Any]]] = {
+    "decay": [{"decay": one} for one in TWO],
+    "warmup": [{"warmup": one} for one in TWO],
+    "profile": [{"profile": one, "peak_gap": 1.0} for one in OWN_PROFILES],
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_compared_by_their_values(name: str) -> None:
+    one, other = (AdaptiveWarmup(make_optimizer(), 100, **options) for options in FUNCTIONS[name])
+    again = AdaptiveWarmup(make_optimizer(), 100, **FUNCTIONS[name][0])
+    assert one._ranks.mark == again._ranks.mark != other._ranks.mark  # what ranks compare
+    again.load_state_dict(saved(one))
+    with pytest.raises(ValueError, match=f"differs from this one: {name}: saved '<lambda>, with values of checksum"):
+        other.load_state_dict(saved(one))
+
+
 @pytest.mark.parametrize("late", [0, 5, 30])
 def test_a_negative_loss_leaves_no_scale(late: int) -> None:
     scheduler, given = (AdaptiveWarmup(make_optimizer(), 100, target_loss=target) for target in (None, -20.0))

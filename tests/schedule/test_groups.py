@@ -162,7 +162,7 @@ def ours_before(opt: torch.optim.Optimizer) -> None:
 @every_lr
 @pytest.mark.parametrize("by_hand", [None, PEAK / 10, 2 * PEAK])
 @pytest.mark.parametrize("before", [cosine_before, ours_before])
-def test_a_second_schedule_takes_initial_lr_or_a_rate_set_by_hand_since_ours(
+def test_a_second_schedule_takes_the_rate_set_by_hand_or_says_which_it_took(
     before: Callable, by_hand: float | None, tensor: bool
 ) -> None:
     opt = Lion([group(tensor)])
@@ -170,6 +170,17 @@ def test_a_second_schedule_takes_initial_lr_or_a_rate_set_by_hand_since_ours(
     if by_hand is not None:
         opt.param_groups[0]["lr"] = rate(tensor, by_hand)
     scheduler = AdaptiveWarmup(opt, 60, trained=False, peak_limit=None)  # which weights that began at 0 do not bear
-    with warnings.catch_warnings(action="error"):
+    with warnings.catch_warnings(record=True, action="always") as given:
         rates = [a for (a,) in train(scheduler, 0, 60)]
     assert max(rates) == pytest.approx(by_hand if before is ours_before and by_hand else PEAK, rel=1e-6)
+    assert [f"{PEAK:g} is the peak, as" in str(one.message) for one in given] == [True] * (before is not ours_before)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD, Lion])
+def test_one_tensor_as_the_rate_of_two_optimizers_is_refused(kind: Callable) -> None:
+    lr = torch.tensor(PEAK)
+    first, second = (kind(group()["params"], lr=lr) for _ in range(2))
+    scheduler = AdaptiveWarmup(first, 20)
+    with pytest.raises(ValueError, match="tensor that another optimizer's schedule fills.*lr.clone"):
+        AdaptiveWarmup(second, 60)
+    assert AdaptiveWarmup(first, 30).base_lrs == scheduler.base_lrs  # a second schedule of the same optimizer

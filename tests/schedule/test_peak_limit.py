@@ -126,8 +126,8 @@ def test_it_is_said_once_in_these_words() -> None:
     with pytest.warns(UserWarning, match="moves the weights") as caught:
         train(scheduler, range(20))
     assert [str(one.message) for one in caught] == [
-        "lr 0.03 moves the weights by 12% of their norm in each update; 1,000 updates bear 7.9%: the peak is 0.02 "
-        "(peak_limit=None keeps 0.03)"
+        "the peak rate is lowered from 0.03 to 0.02: at 0.03 one update moves the weights by 12% of their norm, and "
+        "1,000 updates bear 7.9% each (peak_limit=None keeps 0.03)"
     ]
     assert Path(caught[0].filename).name == "schedule_runs.py"
 
@@ -234,7 +234,7 @@ def test_another_length_in_the_warm_up_moves_it(total: int, ratio: float) -> Non
             else:
                 scheduler.extend(total)
             train(scheduler, range(5, 6))
-        assert sum(f"; {total:,} updates bear" in str(one.message) for one in caught) == 1
+        assert sum(f"and {total:,} updates bear" in str(one.message) for one in caught) == 1
         limits.append(scheduler.metrics()["peak_limit"] / before)
         rates.append(scheduler.get_last_lr())
     assert limits == pytest.approx([ratio, ratio])

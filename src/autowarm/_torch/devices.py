@@ -68,8 +68,8 @@ class HostCopy:
         """Wait for the copy in progress, and return its values."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        if (arrived := self.read()) is None:
-            raise RuntimeError("there is nothing to wait for: call send() first")
+        arrived = self.read()
+        assert arrived is not None, "call send() first"
         return arrived
 
 

@@ -51,7 +51,11 @@ def geometry_of(optimizer: Optimizer, *, warn: bool = True) -> Geometry:
         geometry = _known(one)
         if geometry is not None:
             return geometry
-    like_adamw = [one for one in others if _keeps_second_moments(one)]
+    like_adamw = []
+    for one in others:  # second moments are known by the class, or by a second β that is not 0
+        betas = (group.get("betas") for group in one.param_groups)
+        if named(one, _SECOND_MOMENTS) or any(isinstance(b, tuple | list) and len(b) > 1 and b[1] for b in betas):
+            like_adamw.append(one)
     name = type((like_adamw or others)[0]).__name__
     if like_adamw:
         kind, why = "sign", f"{name} is no norm-constrained optimizer, and its step has entries of about the same size"
@@ -100,13 +104,6 @@ def _known(optimizer: Optimizer) -> Geometry | None:
         if _SIGN.search(cls.__name__):
             return resolve("sign")
     return None
-
-
-def _keeps_second_moments(optimizer: Optimizer) -> bool:
-    if named(optimizer, _SECOND_MOMENTS):
-        return True
-    betas = [group.get("betas") for group in optimizer.param_groups]
-    return any(isinstance(pair, (tuple, list)) and len(pair) > 1 and pair[1] for pair in betas)
 
 
 def geometry_in(group: dict[str, Any], p: Tensor, main: Geometry) -> Geometry:

@@ -119,7 +119,6 @@ class RateSearch:
         if level.size and np.ptp(level) > 0:
             ax.set_ylim(level.min() - 0.15 * np.ptp(level), level.max() + 0.15 * np.ptp(level))
         ax.set(xscale="log", xlabel="learning rate", ylabel="loss")
-        ax.spines[["top", "right"]].set_visible(False)
         ax.legend(frameon=False, fontsize="small")
         return ax
 

@@ -37,6 +37,10 @@ WORDS = {
         "had written {written:g}. The schedule owns the rates and writes its own at each step: delete the other "
         "warm-up, cap or scheduler, or this one. base_lrs holds the peak rates, which you may change"
     ),
+    "unsettled": (
+        "an earlier scheduler or a loaded state has left lr={lr:g} and initial_lr={peak:g}: {peak:g} is the peak, as "
+        "for PyTorch's schedulers. If it is {lr:g}, delete the groups' initial_lr before you make the schedule"
+    ),
     "unobserved": (
         "step() was called without a loss, so time alone sets the warm-up's rate: call step(loss), or observe(loss) "
         "before step(). If a trainer calls step(), autowarm.integrations passes it the loss"
@@ -63,8 +67,8 @@ WORDS = {
         "once). An optimizer that has made this update may have NaN weights: skip it there, or pass recover=True"
     ),
     "peak limit": (
-        "lr {lr:g} moves the weights by {moves:g}% of their norm in each update; {updates:,} updates bear {bears:g}%: "
-        "the peak is {peak:.2g} (peak_limit=None keeps {lr:g})"
+        "the peak rate is lowered from {lr:g} to {peak:.2g}: at {lr:g} one update moves the weights by {moves:g}% of "
+        "their norm, and {updates:,} updates bear {bears:g}% each (peak_limit=None keeps {lr:g})"
     ),
     "stalled": "the run of total_steps={total} ends still in warm-up: {why}",
     "overrun": (
@@ -144,7 +148,9 @@ class Alarms:
         # A loop that has stepped the schedule all along, or sets the rates by another one now, knows what it does.
         if update == UNSTEPPED and clock.ticks < UNSTEPPED and groups.untouched:
             self.warn("unstepped", updates=update)
-        if not (self.begun or known):
+        if not self.begun and groups.unsettled:
+            self.warn("unsettled", **groups.unsettled)
+        elif not (self.begun or known):
             steps = (state.get("step", 0) for state in optimizer.state.values() if isinstance(state, dict))
             before = max((int(x) for x in steps if not isinstance(x, Tensor) or x.device.type == "cpu"), default=0)
             if before > 1:  # the step that makes a state for a checkpoint may count

@@ -59,9 +59,7 @@ class Rate:
 
     def is_at(self, lr: float | Tensor) -> bool:
         """Whether this is the rate that was written last."""
-        if not isinstance(lr, Tensor):
-            return lr == self.written
-        return (lr is self.tensor and lr._version == self.version) or _close(float(lr), self.written)
+        return (lr is self.tensor and self.tensor._version == self.version) or _close(float(lr), self.written)
 
 
 # The rates that the latest schedule of each optimizer has written.
@@ -79,9 +77,11 @@ class GroupRates:
         outside: for how many updates in a row others have changed a rate, to what, and what had been written; None
             below `OUTSIDE`.
         follows: whether another schedule of ours has written this optimizer's rates.
+        unsettled: a group's lr and initial_lr, where others have left both: nobody can say which is the peak.
     """
 
     outside: dict[str, float] | None = None
+    unsettled: dict[str, float] | None = None
     peak = 0.0
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -90,9 +90,16 @@ class GroupRates:
         # What the schedule before has written, if it was one of ours.
         written = {rate.first: rate for rate in _latest.get(optimizer, ())}
         self.follows = bool(written)
-        for group in optimizer.param_groups:
-            rate = written.get(first_tensor(group))
-            if rate is not None and not _close(float(group["lr"]), rate.written):
+        filled = [rate for rates in _latest.values() for rate in rates if rate.tensor is not None]
+        for i, group in enumerate(optimizer.param_groups):
+            lr, first = group["lr"], first_tensor(group)
+            if any(lr is rate.tensor and first is not rate.first for rate in filled):
+                filler = "is a tensor that another optimizer's schedule fills"
+                raise ValueError(f"the lr of parameter group {i} {filler}: give each optimizer its own, lr.clone()")
+            peak = float(group.get("initial_lr", lr))
+            if (known := written.get(first)) is None and peak != float(lr):
+                self.unsettled = {"lr": float(lr), "peak": peak}
+            elif known is not None and not _close(float(lr), known.written):
                 group.pop("initial_lr", None)  # the lr was set by hand since then, so it is the peak
         self._register()
 
@@ -110,9 +117,8 @@ class GroupRates:
     @property
     def untouched(self) -> bool:
         """Whether all groups still have the rates that were written."""
-        return all(
-            rate.is_at(group["lr"]) for group, rate in zip(self._optimizer.param_groups, self.rates, strict=False)
-        )
+        groups = self._optimizer.param_groups
+        return all(rate.is_at(group["lr"]) for group, rate in zip(groups, self.rates, strict=False))
 
     def accept(self, *_: Any) -> None:
         """Take the present rates for written, as those that come with a checkpoint: they are nobody's change."""
@@ -205,6 +211,7 @@ class GroupRates:
 
         Groups that the state does not know keep theirs.
         """
+        self.unsettled = None
         for group, rate, row in zip(self._optimizer.param_groups, self.rates, saved, strict=False):
             vars(rate).update({name: x for name, x in row.items() if name != "now"})
             set_rate(group, row["now"])  # not what was written, where others had changed it

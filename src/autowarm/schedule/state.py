@@ -16,7 +16,7 @@ from .groups import first_peak
 from .planning import PEAK_SHARES, Calibration, Plan, check_horizon, clean, plan_of
 from .profile import Profile
 from .recovery import check_recover
-from .shapes import name_of
+from .shapes import STEPS, name_of
 
 STATE_VERSION = 13
 
@@ -34,8 +34,7 @@ def checked(
         then = "then total_steps" if isinstance(given["total_steps"], Optimizer) else "such as torch.optim.AdamW(...)"
         kind = type(inner).__name__
         raise TypeError(f"the first argument is the optimizer, got a {kind}: the optimizer comes first, {then}")
-    # What no plan holds.
-    limits = clean(max_nonfinite=given.pop("max_nonfinite"), peak_limit=given.pop("peak_limit"))
+    limits = clean(max_nonfinite=given.pop("max_nonfinite"), peak_limit=given.pop("peak_limit"))  # no plan holds them
     if not (trained is None or isinstance(trained, bool)):
         raise ValueError(f"trained must be True, False, or None to look at the weights, got {trained!r}")
     if decay != "wso":  # which is flat, as the warning recommends
@@ -56,17 +55,18 @@ def checked(
                     f"{error}. Without calibration=, AdaptiveWarmup (not its paper()) needs no κ"
                 ) from None
         calibration = replace(calibration, geometry=geometry)
-    # The settings by name, as numbers and text: functions by their names.
+    # The settings by name, as numbers and text: functions by their values.
     names: dict[str, Any] = {"optimizer": type(inner).__name__}
     for name in ("geometry", "kappa", "sigma_f2", "rho"):
         value = getattr(calibration, name, None)
         names[name] = repr(value) if name == "geometry" and value is not None else value
     plan = plan_of(warmup=warmup, decay=decay, trained=trained, profile=profile, calibration=calibration, **numbers)
-    kind = "sign" if geometry_of(inner, warn=False).locality == "entry" else "frobenius"
-    plan = replace(plan, peak_share=PEAK_SHARES[kind])
-    names |= {"warmup": name_of(warmup), "decay": name_of(decay)}
-    own_name = repr if isinstance(profile, Profile) else name_of
-    names["profile"] = None if profile is None else own_name(profile)
+    like_signs = geometry_of(inner, warn=False).locality == "entry"
+    plan = replace(plan, peak_share=PEAK_SHARES["sign" if like_signs else "frobenius"])
+    names |= {"warmup": name_of(warmup), "decay": name_of(decay), "profile": profile and repr(profile)}
+    if profile is not None and not isinstance(profile, Profile):
+        peak_gap: Any = plan.peak_gap
+        names["profile"] = name_of(profile, [2.0 * p * peak_gap for p in STEPS[1:]])  # a gap of 0 has no rate
     names |= {"trained": trained, "recover": recover, "peak_limit": limits["peak_limit"]}
     return inner, names | numbers, plan, limits["max_nonfinite"]
 

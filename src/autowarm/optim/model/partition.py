@@ -42,6 +42,7 @@ _NO_OUTPUTS = re.compile(r"(^|\.)lora_A\.")  # whose rows are a layer's ranks, a
 
 USE_FSDP2 = "shard the model with FSDP2 (torch.distributed.fsdp.fully_shard), whose tensors keep their shapes"
 
+G = TypeVar("G", bound=Geometry)
 Named = tuple[str, Parameter]
 
 
@@ -183,9 +184,6 @@ def partition(model: nn.Module, heads: Sequence[str] | None = None) -> Parts:
     return parts
 
 
-G = TypeVar("G", bound=Geometry)
-
-
 def by_reading(
     parts: Parts, named: Iterable[Named], geometry: G, blocks: Mapping[str, int | Sequence[int]] | None = None
 ) -> dict[G, list[Named]]:
@@ -197,7 +195,9 @@ def by_reading(
     # Groups of convolutions are blocks of their own, and given blocks come on top.
     stacks = {name for name, _ in parts.stacks}
     for name, p in named:
-        given = _blocks_of(name, blocks or {})
+        matching = (one for pattern, one in (blocks or {}).items() if re.search(pattern, name))
+        given = 1 if _NO_OUTPUTS.search(name) else next(matching, 1)
+        given = tuple(given) if isinstance(given, Sequence) else operator.index(given)
         stacked, transposed = name in stacks, name in parts.transposed
         groups = parts.groups.get(name, 1)
         turned = transposed and not stacked and p.ndim > 2
@@ -209,13 +209,6 @@ def by_reading(
         sizes = given if isinstance(given, tuple) else math.lcm(given, groups)
         by_geometry[geometry.reading(stacked=stacked, blocks=sizes, transposed=transposed)].append((name, p))
     return by_geometry
-
-
-def _blocks_of(name: str, blocks: Mapping[str, int | Sequence[int]]) -> int | tuple[int, ...]:
-    if _NO_OUTPUTS.search(name):
-        return 1
-    given = next((given for pattern, given in blocks.items() if re.search(pattern, name)), 1)
-    return tuple(given) if isinstance(given, Sequence) else operator.index(given)
 
 
 def check_blocks(blocks: Mapping[str, int | Sequence[int]], model: nn.Module, parts: Parts) -> None:

@@ -182,7 +182,10 @@ class _Exchange:
         self.xs, self.device, self.dim = update.xs, update.xs[0].device, layout.dim
         self.rate = Rate.of_group(update.group, self.device, update.finite)
         self.shards, self.copies = layout.axes[0] if layout.dim is not None else None, layout.copies
-        (self.copied, copy), (self.cut, shard) = map(_size_and_rank, (self.copies, self.shards))
+        (self.copied, copy), (self.cut, shard) = (
+            (dist.get_world_size(group), dist.get_rank(group)) if group else (1, 0)
+            for group in (self.copies, self.shards)
+        )
         self.rank: Owner = copy, shard
         self.dtype = _dtype_sent(self.geometry, shapes[0], self.xs[0].dtype, self.device)
         self.temporaries = temporaries(max(shape.numel() for shape in self.shapes) * self.dtype.itemsize)
@@ -303,10 +306,6 @@ def _dtype_sent(geometry: Any, shape: torch.Size, dtype: torch.dtype, device: to
     if geometry.polar is None:
         return dtype
     return held_in(geometry.polar.dtype or working_dtype(device), min(geometry.stack_size(shape)))
-
-
-def _size_and_rank(group: Any) -> tuple[int, int]:
-    return (1, 0) if group is None else (dist.get_world_size(group), dist.get_rank(group))
 
 
 def _shard(shape: torch.Size, dim: int | None, world: int, rank: int) -> tuple[int, torch.Size]:

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from autowarm.lab.data import text
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -97,18 +95,3 @@ def test_the_verdict_follows_the_rule_on_the_page(
     assert {line["deleting it"] for line in unfinished} <= {"", "open", verdicts[0]}
     page = " ".join((ROOT / "docs" / "optimizers.md").read_text(encoding="utf-8").split())
     assert f"at most {programme.LIMIT['A']} nats above the best warm-up under AdamW and {programme.LIMIT['B']}" in page
-
-
-def test_the_corpus_is_made_once_and_can_be_carried(
-    programme: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    for name in "abc":
-        (packages / f"{name}.py").write_text(f"{name} = {[*range(2_000)]}\n")
-    monkeypatch.setattr(programme.sysconfig, "get_path", lambda _: str(packages))
-    monkeypatch.setattr(text, "cache_folder", lambda: tmp_path / "cache")
-    made = programme.tokens(tmp_path / "corpus")
-    monkeypatch.setattr(programme, "prepare", None)  # not asked again
-    assert programme.tokens(tmp_path / "corpus").sha256 == made.sha256
-    assert made.tokens > 1_000

@@ -37,7 +37,7 @@ def test_without_rates_there_is_one_reading_and_a_note() -> None:
     result = replay((STEPS, LOSSES))
     assert (result.closed_loop, result.used_warmup) == (None, None)
     assert result.reading is result.recorded
-    assert result.notes == ("the log has no learning rates, so there is no closed loop",)
+    assert result.notes == ("the log has no rates (lr= names them), so there is no closed loop",)
     assert "not in the log" in repr(result)
 
 

@@ -37,7 +37,7 @@ def test_a_run_without_losses_follows_the_ramp_with_one_warning(options: dict) -
 def test_the_picture() -> None:
     pytest.importorskip("matplotlib")
     scheduler = AdaptiveWarmup(make_optimizer(), 10)
-    with pytest.raises(RuntimeError, match="there is no η.Δ. to plot yet"):
+    with pytest.raises(RuntimeError, match="there is no η.Δ. to plot: either no loss has come"):
         scheduler.plot()
     scheduler.step(5.0)
     ax = scheduler.plot()

@@ -137,11 +137,14 @@ MISTAKES: dict[str, tuple[Loop, str]] = {
         f"{UNOBSERVED}.*|{ENDS_EARLY}no finite loss was observed",
     ),
     "losses that are not finite": (
-        lambda: given([5.0, math.nan, math.inf]), "the schedule ignores it but counts the update .warned once",
+        lambda: given([5.0, math.nan, math.inf]), "the schedule ignores it but counts the update. An",
     ),
     "two updates too many": (
         lambda: given([5.0] * 32, 30), "more than total_steps=30.*counts updates, not epochs",
     ),
+    **{f"a loss {what}": (lambda values=values: given(values), "that no target loss follows.*Pass target_loss")
+       for what, values in {"that falls at once": [10 * 0.8**t for t in range(40)],
+                            "with an arbitrary zero": [0.1 * math.sin(t) for t in range(40)]}.items()},
     **{f"a step for each of {k} micro-batches": (
         lambda k=k: micro_batches(k), "as for each micro-batch, but updates count: call observe"
     ) for k in (2, 3, 8)},
@@ -168,8 +171,7 @@ CORRECT: dict[str, Loop] = {
     "Lion": lambda: trained_loop(lambda params: Lion(params, lr=PEAK), updates=100),
     "numbers for losses": lambda: trained_loop(value=lambda loss: loss.item()),
     "a new warm-up that is meant": lambda: trained_loop(resumed=True, trained=True),
-    "a loss that falls at once": lambda: given([10 * 0.8**t for t in range(40)]),
-    "a loss with an arbitrary zero": lambda: given([0.1 * math.sin(t) for t in range(40)]),
+    "noise in fine-tuning": lambda: given([0.1 * math.sin(t) for t in range(40)], trained=True),
     "no loss in the decay": lambda: given([*map(falling(), range(40))] + [None] * 20, 60),
     "a ramp as long as the run": lambda: given([5.0] * 30, 30, "before", max_warmup=1.0),
     "a gap that has not fallen yet": lambda: given([5.0] * 29, 30, **NEVER_FELL),

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.optim.lr_scheduler import LambdaLR
 
 from studies import bench
 from studies.__main__ import main
@@ -121,18 +120,6 @@ def test_a_foreign_entry_of_a_few_lines_runs(tmp_path: Path, monkeypatch: pytest
     rows = Rows.load(Path("rows.jsonl"))
     assert [row["schedule"] for row in rows] == ["mine.py:root"] * 7
     assert sorted(row["cell"]["lr"] for row in rows) == bench.rates("mlp", "adamw")
-
-
-def test_an_entry_sees_the_training_before_its_first_update() -> None:
-    seen = []
-
-    def entry(training: Any) -> LambdaLR:
-        seen.append((training.steps, training.lr, training.optimizer.param_groups[0]["lr"], training.run.schedule))
-        return LambdaLR(training.optimizer, lambda step: 0.5)
-
-    row = bench.make(RUNS[0], entry)
-    assert seen == [(10, 0.01, 0.01, "linear 0.1")]
-    assert row["val_loss"] != bench.make(RUNS[0])["val_loss"]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ _OPTIMIZERS = {"muon": Muon, "lion": Lion, "signsgd": SignSGD, "normsgd": NormSG
 # Settings of `TrainingArguments` that an `AdaptiveWarmup` replaces, and its corresponding option.
 _REPLACED = {
     "warmup_steps": "the warm-up sets its own length",
-    "lr_scheduler_type": 'choose the decay of AdaptiveWarmup, as with warmup={"decay": "wsd"}',
+    "lr_scheduler_type": 'the decay is "cosine" unless AdaptiveWarmup has another: warmup={"decay": "wsd"}',
     "lr_scheduler_kwargs": "AdaptiveWarmup has its own options, as in warmup={...}",
 }
 

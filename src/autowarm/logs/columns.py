@@ -114,7 +114,7 @@ def logs_of(
         except LogError as error:
             failed.append(error)
     if not logs:
-        raise failed[0] if failed else LogError(f"{name}: no rows")
+        raise failed[0] if failed else LogError(f"{name}: no rows with steps and losses")
     return logs
 
 

@@ -94,7 +94,7 @@ class Replay:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know before you trust the result, in sentences."""
-        missing = () if self.closed_loop else ("the log has no learning rates, so there is no closed loop",)
+        missing = () if self.closed_loop else ("the log has no rates (lr= names them), so there is no closed loop",)
         of_scheduler = [note for reading in (self.recorded, self.closed_loop) if reading for note in reading.notes]
         return tuple(dict.fromkeys([*self.log.notes, *missing, *of_scheduler]))
 

@@ -45,6 +45,10 @@ WORDS = {
         "step() was called without a loss, so time alone sets the warm-up's rate: call step(loss), or observe(loss) "
         "before step(). If a trainer calls step(), autowarm.integrations passes it the loss"
     ),
+    "scale": (
+        "the first losses differ too much, or are not positive, so that no target loss follows from them: time alone "
+        "sets the warm-up. Pass target_loss, chance_loss (that of an untrained model), or larger batches"
+    ),
     "rising": (
         "the values given as the loss have risen from {low:.4g} to {high:.4g} in {count} updates. step() takes the "
         "loss, which falls, and no accuracy or reward; if it is the loss, the peak rate is too high"
@@ -63,8 +67,8 @@ WORDS = {
         "another device, or load_state_dict(assign=True)"
     ),
     "nonfinite": (
-        "the loss was NaN or infinite {when} update {updates}: the schedule ignores it but counts the update (warned "
-        "once). An optimizer that has made this update may have NaN weights: skip it there, or pass recover=True"
+        "the loss was NaN or infinite at or shortly before update {updates}: the schedule ignores it but counts the "
+        "update. An optimizer that has made it may have NaN weights: skip it there, or pass recover=True"
     ),
     "peak limit": (
         "the peak rate is lowered from {lr:g} to {peak:.2g}: at {lr:g} one update moves the weights by {moves:g}% of "
@@ -122,7 +126,15 @@ class Alarms:
         """Raise, or warn once, if something is wrong after a step."""
         if before.ended_by is None:
             for _, loss in readings:
-                self.losses(loss)
+                if loss is None:
+                    self.warn("unobserved")
+                elif math.isfinite(loss) and len(self._first) < FIRST:
+                    self._first.append(loss)
+            early, late = sorted(self._first[:10]), sorted(self._first[20:])
+            if late[9:] and late[0] > early[-1] and late[5] - early[5] > _RISE * abs(early[5]):
+                self.warn("rising", low=early[5], high=late[5], count=FIRST)
+            if state.average is not None and not (state.opening or state.short) and state.target_loss is None:
+                self.warn("scale")
             if state.updates <= FIRST < 2 * clock.interrupted and "idle" not in self.warned:
                 self.warn("micro-batches", calls=clock.interrupted, updates=state.updates)
         first = state.opening or len(self._first) < FIRST or state.updates <= FIRST
@@ -131,16 +143,6 @@ class Alarms:
             self.nonfinite(state, clock.optimizer, recovers)
         if state.updates + 1 >= (state.total_steps or math.inf):
             self.horizon(state, clock.ahead)
-
-    def losses(self, loss: float | None) -> None:
-        """Look at a warm-up's loss, above all at the first ones."""
-        if loss is None:
-            self.warn("unobserved")
-        elif math.isfinite(loss) and len(self._first) < FIRST:
-            self._first.append(loss)
-            early, late = sorted(self._first[:10]), sorted(self._first[-10:])
-            if len(self._first) == FIRST and late[0] > early[-1] and late[5] - early[5] > _RISE * abs(early[5]):
-                self.warn("rising", low=early[5], high=late[5], count=FIRST)
 
     def before_update(self, clock: UpdateClock, groups: GroupRates, *, known: bool, training: bool) -> None:
         """Look at what is about to be updated: ``known`` whether its weights were trained, in ``training`` for sure."""
@@ -164,7 +166,7 @@ class Alarms:
 
     def nonfinite(self, state: core.State, optimizer: Optimizer, recovers: bool) -> None:
         """Warn of a loss that was not finite; raise `Diverged` where there were ``max_nonfinite`` in a row."""
-        self.warn("nonfinite", when="at or shortly before", updates=state.updates)
+        self.warn("nonfinite", updates=state.updates)
         if self.max_nonfinite is None or state.failures < self.max_nonfinite:
             return
         params = [p for group in optimizer.param_groups for p in group["params"]]
@@ -186,8 +188,8 @@ class Alarms:
             why = NO_SCALE if state.gap0 is None else NO_FALL
             if state.average is None or (state.gap0 is not None and state.ramp is not None):
                 why = NO_LOSS
-            when = "" if state.average is None else " after the ramp"
-            gaps = {"fstar": state.target_loss, "peak_gap": state.peak_gap}
-            self.warn("stalled", total=total, why=why.format(when=when, **gaps))
+            when = " after the ramp" * (state.average is not None)
+            why = why.format(when=when, fstar=state.target_loss, peak_gap=state.peak_gap)
+            self.warn("stalled", total=total, why=why)
         if calls > total + 1:  # some loops make one update more than planned
             self.warn("overrun", total=total)

@@ -27,8 +27,7 @@ _POSITIVE = (float, lambda x: x > 0 and math.isfinite(x), "must be positive and 
 NUMBERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool], str]] = {
     "total_steps": (
         _whole, lambda x: x >= 1,
-        "must be a whole number of updates ≥ 1; a run whose length is not known takes total_steps=None and "
-        'decay="wso", and ends by decay_now(steps)',
+        "must be a whole number of updates ≥ 1 (or None with decay=\"wso\" for a run that decay_now(steps) ends)",
     ),
     "max_warmup": (
         _updates_or_share,

@@ -169,8 +169,8 @@ class Report:
         """
         if (profile := self.profile) is None:
             raise RuntimeError(
-                "there is no η(Δ) to plot yet: it follows from the first losses, so plot after some steps; if they "
-                "begin at 0 or below, pass target_loss, for without it time alone sets the rate"
+                "there is no η(Δ) to plot: either no loss has come yet, or the first ones differ too much or are not "
+                "positive, so that time alone sets the rate; then pass target_loss or chance_loss"
             )
         ax, fstar = axes_or_new(ax, 5.5, 3.2), self._state.target_loss or 0.0
         rate = self._state.share * self._peak

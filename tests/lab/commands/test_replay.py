@@ -35,8 +35,8 @@ def test_a_row_and_notes_for_each_run(capsys: pytest.CaptureFixture[str]) -> Non
     assert f"{whole.recorded.warmup_steps} ({100 * whole.recorded.warmup_share:.1f}%), loss" in row  # type: ignore[operator]
     assert f"{whole.warmup_steps} (" in row
     assert f"whole.csv: read as step, loss, lr; 400 of 400 updates\n{whole.answer}\n" in text
-    assert text.count("no learning rates") == 3
-    assert "note: sparse.txt: the log has no learning rates" in text
+    assert text.count("the log has no rates") == 3
+    assert "note: sparse.txt: the log has no rates" in text
     assert "two.csv: b" in text
 
 

@@ -11,17 +11,17 @@ from .test_train import TINY
 from .test_words import TASK
 
 WRONG: list[tuple[list[str] | str, str]] = [  # words, or a line of them
-    (["compare", "--run.modle.width", "3"], "did you mean 'run.model.width'"),
+    (["compare", "--run.modle.width", "3"], "did you mean '--run.model.width'"),
     (["compare", "--config", "smok"], "did you mean 'smoke'"),
     (["compare", "--config"], "--config needs a value"),
     (["train", "--schedule", "gready"], "schedule.kind: unknown 'gready'; did you mean 'greedy'?"),
     (["compare", "--rates", "{adamW: [1e-3]}"], "did you mean 'adamw'"),
-    (["compare", "--steps", "3"], "unknown option --steps, given '3'; did you mean 'run.steps'?"),
+    (["compare", "--steps", "3"], "unknown option --steps, given '3'; did you mean '--run.steps'?"),
     (["compare", "--warmups", "[0,10%]"], "warmups: expected a list of numbers or null, got '[0,10%]'"),
     (["compare", "--run.model.heads", "5"], "width must be a multiple of 2·heads"),
     (["compare", "--rates", "{muon: [-1]}"], "lr must be positive"),
     (["compare", "stray"], "'stray' belongs to no option: give each as --KEY VALUE"),
-    (["compare", "--tsk", "line.py:Line"], "; did you mean 'task'?"),
+    (["compare", "--tsk", "line.py:Line"], "; did you mean '--task'?"),
     (["train", "--config", "x.yaml"], "no such preset; known are as-the-authors, llama-124m, llama-210m"),
     (["train", "--task", "line.py:Line", "--batch_size", "7"], "batch_size has no effect with a task"),
     (["train", "--engine.accumulate", "3"], "batch_size must be a multiple of engine.accumulate, got 16 and 3"),

@@ -29,7 +29,7 @@ def table(summaries: Sequence[Summary]) -> Table:
     """Return the table for the terminal, at most 80 columns wide. Each warm-up's length is below its loss."""
     drawn = Table(
         box=None, pad_edge=False, padding=(0, 1, 1, 0), title_justify="left",
-        title="Final validation loss, mean ± standard error; updates of warm-up, and what ended it",
+        title="Final validation loss ± standard error; below it the warm-up in updates, and what ended it",
     )  # fmt: skip
     headings, *rows = lines(summaries)
     for index, heading in enumerate(heading for heading in headings if heading not in (_HEADINGS[2], _HEADINGS[4])):

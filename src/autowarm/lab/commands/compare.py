@@ -36,7 +36,7 @@ def asked(
     Without one the preset counts, and `usual` are values of keys that neither it nor the task sets otherwise.
     """
     place, argv = take_task(argv, "run.task")
-    also = {"--task": "your own task, FILE.py:NAME, or a small one of the lab; see docs/training.md"}
+    also = {"--task": "yours, FILE.py:NAME, under the preset own, or a small one of the lab; see docs/training.md"}
     values = nested(usual or {})
     if place is None:
         preset = None if "--run.task" in argv else preset

@@ -97,7 +97,7 @@ def _read_words(words: Iterable[str], config_class: type, flat: dict[str, Any], 
         # Of a key, or of an entry of a mapping, such as rates.muon.
         kind = known[key] if key in known else next(iter(get_args(known.get(parent))[1:]), None)
         if kind is None:
-            near = _nearest_key(key, {*known, *(option.removeprefix("--") for option in also)})
+            near = _nearest_key(key, {*known, *(option.removeprefix("--") for option in also)}).replace("n '", "n '--")
             raise LabError(f"unknown option --{key}{'' if value is None else f', given {_short(value)}'}; {near}")
         if value is None or (value.startswith("--") and not equals):
             raise LabError(f"--{key} needs a value: {_wanted(kind)}")

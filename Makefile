@@ -30,7 +30,7 @@ $(READY): $(LIGHT)
 	touch $@
 
 demo: $(LIGHT)
-	$(BIN)/autowarm compare
+	$(BIN)/autowarm compare --task examples/own_task_first_loop.py:FirstLoop --out runs/demo
 
 # A file's tests stay together, so that what they share is made once; the small files come last and even out.
 PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder

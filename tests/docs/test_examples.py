@@ -16,7 +16,7 @@ from tests.programs import Launcher
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAYS = {"smoothness": "K2", "calibrate": "46,848     0.146   7.68   2.47"}
-SHORTER = {"smoothness": ["300"], "own_task_nanogpt": ["10"], "own_task_finetune": ["10"]}  # updates
+SHORTER = {"smoothness": ["300"]} | {f"own_task_{name}": ["10"] for name in ("nanogpt", "finetune", "first_loop")}
 ON_RANKS = EXAMPLES / "fsdp2.py"
 COMPARISONS = sorted(EXAMPLES.glob("own_task_*.py"))  # on worker processes
 SHARDS = EXAMPLES / "make_shards.py"

@@ -1,6 +1,5 @@
 """Optimizers around other optimizers: the schedule counts their updates and sets the rates that they step by."""
 
-import io
 from collections.abc import Callable
 from functools import partial
 from itertools import cycle
@@ -150,26 +149,6 @@ def test_every_update_is_counted_and_made_at_the_rate_of_the_schedule(name: str)
         assert rates[0] == pytest.approx(LR / 10)
         assert max(rates) > 0.9 * LR
         assert 0 < rates[-1] < 0.1 * LR
-
-
-@pytest.mark.parametrize("name", ["SAM", "Lookahead"])
-def test_a_wrapped_run_resumes(name: str) -> None:
-    def parts() -> tuple[nn.Module, Any, AdaptiveWarmup]:
-        model = make_model()
-        opt = WRAPPERS[name](model)
-        return model, opt, AdaptiveWarmup(opt, STEPS, calibration="sign")
-
-    whole = parts()
-    train(*whole, 20)
-    file = io.BytesIO()
-    torch.save([one.state_dict() for one in whole], file)
-    file.seek(0)
-    train(*whole, 20, seed=1)
-    resumed = parts()
-    for one, state in zip(resumed, torch.load(file), strict=True):
-        one.load_state_dict(state)
-    train(*resumed, 20, seed=1)
-    assert rates_of(resumed[1])[0] == rates_of(whole[1])[0][20:]
 
 
 class Apart(Optimizer):

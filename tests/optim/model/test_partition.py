@@ -16,7 +16,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from autowarm import Lion, Muon
 from autowarm.geometry import Spectral
 from autowarm.optim import partition
-from autowarm.others import geometry_of, kappa_of
+from autowarm.others import kappa_of
 from tests.cases import each
 
 
@@ -180,16 +180,6 @@ def test_a_tensor_frozen_at_first_is_trained_once_it_thaws() -> None:
         model(torch.ones(2, 3)).sum().backward()
         opt.step()
         assert torch.equal(model[0].weight, before) != thaws
-
-
-def test_weight_normed_kernels_are_matrices_and_their_scales_vectors() -> None:
-    norm = nn.utils.parametrizations.weight_norm
-    model = nn.Sequential(norm(nn.Conv1d(64, 512, 3)), nn.ReLU(), norm(nn.Linear(512, 8)), nn.ReLU())
-    parts = partition(model, heads=[])
-    assert sorted(tuple(p.shape) for _, p in parts.matrices) == [(8, 512), (512, 64, 3)]
-    assert sorted(tuple(p.shape) for _, p in parts.vectors) == [(8,), (8, 1), (512,), (512, 1, 1)]
-    opt = Muon.from_model(model, heads=[])
-    assert kappa_of(opt, geometry_of(opt)) == 192 + 8 + 1  # the linear layer's column counts
 
 
 def test_gpt2s_layers_are_known_to_be_kept_as_in_out() -> None:

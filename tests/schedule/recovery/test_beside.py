@@ -147,27 +147,6 @@ def test_what_restores_weights_refuses_a_loss_before_its_backward_pass_and_takes
             assert all(bool(p.isfinite().all()) for p in model.parameters())
 
 
-@both
-@pytest.mark.parametrize("early", [False, True])
-def test_of_micro_batches_only_the_step_must_come_after_the_last_backward_pass(kind: Any, early: bool) -> None:
-    weight = nn.Parameter(torch.ones(4))
-    opt = torch.optim.SGD([weight], lr=0.1)
-    watcher = kind(opt, 200, recover=True)
-    for _ in range(3):
-        for last in (False, True):
-            loss = weight.square().mean()
-            watcher.observe(loss)
-            loss = loss / 2  # all that is left of the observed loss is in the graph
-            if last and early:
-                watcher.step()
-                with refused:
-                    loss.backward()
-                return
-            loss.backward()
-        opt.step()
-        watcher.step()
-
-
 # What a `SpikeGuard` alone can do
 
 VETOED: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

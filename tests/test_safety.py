@@ -3,8 +3,6 @@
 import ast
 import contextlib
 import dataclasses
-import itertools
-import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,7 @@ from autowarm.lab.analysis import report
 from autowarm.lab.analysis.results import Results
 from autowarm.lab.analysis.summary import summarise
 from autowarm.lab.commands import main
-from autowarm.lab.config import CompareConfig, DataConfig, LabError, ModelConfig, RunConfig, SweepConfig, UsageError
+from autowarm.lab.config import CompareConfig, DataConfig, LabError, ModelConfig, RunConfig, SweepConfig
 from autowarm.lab.config.build import parse, read_yaml
 from autowarm.lab.training.loop import train
 from tests.cases import each
@@ -110,22 +108,6 @@ def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "trap.py").write_text(TRAP)
     return tmp_path
-
-
-KEYS = ["optimizer.options.x", "data.corpus", "optimizer.lr", "engine.wandb", "model"]  # of each type
-
-
-@each(["key", "value"], [*(("optimizer.options", value) for value in CODE), *itertools.product(KEYS, CODE[:4])])
-def test_a_value_is_never_executed(key: str, value: str, trapped: Path) -> None:
-    try:
-        config = parse([f"--{key}", value], RunConfig, "train", "")
-    except UsageError:
-        pass
-    else:  # it stays the text or the mapping that it is
-        plain = json.loads(json.dumps(dataclasses.asdict(config)))
-        assert RunConfig(**{**plain, **{name: getattr(config, name) for name in
-                                        ("model", "data", "optimizer", "schedule", "engine")}}) == config  # fmt: skip
-    assert [path.name for path in trapped.iterdir()] == ["trap.py"]
 
 
 @each("value", CODE)

@@ -26,11 +26,11 @@ def rates_of(sched: AdaptiveWarmup, updates: Iterable[Sequence[tuple[float, floa
 
 def train(
     model: nn.Module, opt: Optimizer, micro_loss: Callable[[nn.Module, int], Tensor], micro_batches: int,
-    weight: Callable[[int], float] = lambda i: 1, sched: AdaptiveWarmup | None = None, updates: range = range(STEPS),
+    weight: Callable[[int], float] = lambda i: 1,
 ) -> list[float]:  # fmt: skip
     """The rates of twelve updates, the last of them in the decay; micro-batches are told by their number."""
-    sched, rates = sched or AdaptiveWarmup(opt, STEPS), []
-    for t in updates:
+    sched, rates = AdaptiveWarmup(opt, STEPS), []
+    for t in range(STEPS):
         rates.append(sched.get_last_lr()[0])
         for i in range(micro_batches * t, micro_batches * (t + 1)):
             loss = micro_loss(model, i)
@@ -39,7 +39,7 @@ def train(
         opt.step()
         sched.step()
         opt.zero_grad()
-    assert sched.phase == "decay" or updates.stop < STEPS
+    assert sched.phase == "decay"
     return rates
 
 

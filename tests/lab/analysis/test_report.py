@@ -65,23 +65,6 @@ def test_a_cell_of_any_name_reaches_terminal_and_page_unharmed() -> None:
         assert "\x1b[31m" not in shown
 
 
-@pytest.mark.parametrize(
-    ("rows", "document", "words", "absent"),
-    [
-        (ROWS, {"failed": {"muon seed0": "schedule: <too> low"}}, ["muon seed0", "schedule: &lt;too&gt; low"], "<too>"),
-        ([one for one in ROWS if one["schedule"] == "linear" and one["seed"] == 0], {}, ["side by side"], "Incomplete"),
-        ([{**one, "diverged": True, "val_loss": None} for one in ROWS], {}, ["Every hand-set warm-up"], "Incomplete"),
-    ],
-    ids=["failed runs", "a grid alone of one seed", "all diverged"],
-)  # fmt: skip
-def test_a_page_of_any_results(
-    rows: list[dict[str, Any]], document: dict[str, Any], words: list[str], absent: str
-) -> None:
-    text = page(rows, **document)
-    assert [word for word in words if word not in text] == []
-    assert absent not in text
-
-
 def test_warnings_are_grouped() -> None:
     rows = [{**one, "warnings": [f"seed {one['seed']} stalled"]} for one in ROWS if one["schedule"] == "paper"]
     assert report.warnings(rows) == ["muon, peak rate 0.01, paper: seed 0 stalled"]

@@ -145,11 +145,6 @@ def test_the_headline_says_how_far_the_default_is_from_the_best(
     assert headline(summarise(rows)) == words.replace("BEST", "the best of 3 hand-set lengths")
 
 
-def test_a_default_that_the_clock_alone_ended_is_said_to_be_a_ramp() -> None:
-    rows = GRID + curve("adaptive", 9, 2.0, 2.4, ended_by="clock")
-    assert headline(summarise(rows)).endswith("which here is a ramp of fixed length")
-
-
 def test_small_numbers_keep_three_digits_and_the_sign_that_decides() -> None:
     assert [number(x) for x in (2.0, 0.0101, 0.0034567, -1.2345e-6)] == ["2.000", "0.010", "0.00346", "-1.23e-06"]
     assert [number(x, 4, "+") for x in (-0.0, -0.0004, 0.0234)] == ["+0.0000", "-0.0004", "+0.0234"]

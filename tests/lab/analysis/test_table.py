@@ -2,7 +2,7 @@ from pathlib import Path
 
 from autowarm.lab.analysis.results import Results
 from autowarm.lab.analysis.summary import summarise, verdict
-from autowarm.lab.analysis.table import cells, lines, table
+from autowarm.lab.analysis.table import cells, table
 
 from ..helpers import CELL, ROWS, printed, row
 
@@ -35,13 +35,6 @@ def test_the_table_fits_into_80_columns_and_cuts_nothing_off() -> None:
     for summary in summaries:
         for cell in cells(summary)[1:]:
             assert cell in text
-
-
-def test_an_algorithm_that_was_not_run_has_no_column() -> None:
-    summaries = summarise([one for one in ROWS if one["schedule"] != "paper"])
-    text = printed(table(summaries))
-    assert [len(line) for line in lines(summaries)] == [6, 6]
-    assert ("Algorithm" in text, "difference" in text) == (False, True)
 
 
 def test_print_and_a_notebook_show_the_verdict_and_where_the_report_is() -> None:

@@ -121,15 +121,3 @@ def test_one_text_file_is_split_so_that_a_part_can_be_held_out(written: str, end
     assert all(text.endswith(ends) for text in actual.values())
     corpus = prepare(data, VOCABULARY)
     assert 0.01 < len(corpus.val) / corpus.tokens < 0.3
-
-
-@pytest.mark.usefixtures("_fresh_cache")
-@pytest.mark.parametrize("count", [2, 3, 8])
-def test_few_documents_are_a_corpus_whatever_their_names(count: int, tmp_path: Path) -> None:
-    for first in range(6):
-        folder = tmp_path / str(first)
-        folder.mkdir()
-        for i in range(count):
-            (folder / f"{first}-{i}.txt").write_text(f"document {i} of {first} " * 40)
-        corpus = prepare(DataConfig(corpus=str(folder)), VOCABULARY)
-        assert min(len(corpus.train), len(corpus.val)) > 0

@@ -180,6 +180,7 @@ API = {
     "replay(text)": "no column looks like a training loss|two columns, step and loss|Dear reader",
     "WarmupTrainer(net, args(folder), optimizers=(opt, torch.optim.lr_scheduler.StepLR(opt, 3)))": "StepLR|optimizers=(optimizer, None)|AdaptiveWarmup(optimizer, steps)",
     'WarmupTrainer(net, args(folder), warmup={"target_los": 3.0})': "target_los|do you mean target_loss?",
+    'WarmupTrainer(net, args(folder), warmup={"total_steps": 9})': "do you mean max_steps or epochs of the trainer?",
     "WarmupTrainer(net, args(folder), optim=opt)": "optim is a name, got a Muon: pass optimizers=(optimizer, None)",
     'WarmupTrainer(net, args(folder), optim="adamw")': "or leave optim out and set args.optim",
     'WarmupTrainer(net, args(folder), optim="muon", optimizers=(opt, None))': "give one of them",

@@ -14,7 +14,7 @@ _HABITS = {
     **dict.fromkeys(("lr", "max_lr", "base_lr", "peak_lr", "learning_rate"), "the optimizer's lr: it is the peak rate"),
     **dict.fromkeys(("geometry", "kappa", "sigma_f2"), "calibration=autowarm.schedule.Calibration(...)"),
     **dict.fromkeys(("lr_scheduler_type", "name", "num_cycles"), "decay"),
-    "model": "recover=model, to go back after loss spikes",
+    "model": "recover=model, to go back after loss spikes", "total_steps": "max_steps or epochs of the trainer?",
     "peak": "autowarm.find_rate, before the run? base_lrs hold the peak rates in it",
     **dict.fromkeys(("epoch", "last_epoch", "epochs"), "total_steps, in updates; a state resumes by load_state_dict"),
 }  # fmt: skip

@@ -79,22 +79,6 @@ def test_a_step_in_inference_mode_is_refused_and_the_next_is_as_if_it_had_not_be
     assert all(map(torch.equal, model.parameters(), plain.parameters()))
 
 
-@pytest.mark.filterwarnings("ignore:.*ran no backward pass")
-@every_optimizer
-@pytest.mark.parametrize("mode", [autocast(torch.bfloat16), torch.no_grad])
-def test_a_closure_runs_in_the_mode_of_the_caller(make: Make, mode: Mode) -> None:
-    model, modes_seen = a_model(), []
-
-    def closure() -> float:
-        modes_seen.append((torch.is_autocast_enabled("cpu"), torch.is_grad_enabled()))
-        return 0.0
-
-    with mode():
-        expected = torch.is_autocast_enabled("cpu"), True
-        make(model, 1e-2).step(closure)
-    assert modes_seen == [expected]
-
-
 @our_optimizers
 @each(("dtype", "of_gradients"), DTYPES)
 @each("mixed", [False, True])
@@ -114,20 +98,3 @@ def test_gradients_of_another_dtype_step_as_if_converted(
             opt.step()
         assert all(torch.equal(q.grad, g) for q, g in zip(as_they_are.parameters(), entries, strict=True))
     assert all(map(torch.equal, converted.parameters(), as_they_are.parameters()))
-
-
-@our_optimizers
-@each("dtype", [torch.bfloat16, torch.float64])
-def test_a_model_converted_between_steps_takes_its_momenta_along(make: Make, dtype: torch.dtype) -> None:
-    model = a_model()
-    opt = make(model, 1e-2)
-    for step in range(2):
-        draw_gradients(model, step)
-        opt.step()
-        opt.zero_grad()
-        model.to(dtype)
-    entries = [(name, v.dtype) for state in opt.state.values() for name, v in state.items() if name != "step"]
-    wide = torch.float32 if dtype is torch.bfloat16 else dtype  # what AdamW averages in
-    assert {entry_dtype for name, entry_dtype in entries if name == "momentum_buffer"} <= {dtype}
-    assert {entry_dtype for name, entry_dtype in entries if name != "momentum_buffer"} <= {wide}
-    assert entries

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -122,15 +121,6 @@ def test_a_switch_is_on_or_off(name: str, classes: tuple[type[LMO], ...]) -> Non
         assert make([nn.Parameter(torch.ones(2, 2))], lr=torch.tensor(0.1), **{name: np.True_}).defaults[name] is True
 
 
-def test_a_group_of_vectors_that_is_refused_is_not_added() -> None:
-    opt = Muon([matrix()])
-    with pytest.raises(ValueError, match="from_model"):
-        opt.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
-    assert len(opt.param_groups) == 1
-    with pytest.raises(ValueError, match=f"{RATE}'fast'"):
-        Muon.from_model(nn.Sequential(nn.Linear(3, 3), nn.Embedding(2, 3)), adamw_lr="fast")
-
-
 def test_a_group_without_names_joins_groups_with_names() -> None:
     opt = Lion.from_model(nn.Linear(4, 4))
     opt.add_param_group({"params": nn.Linear(3, 3).parameters()})
@@ -213,18 +203,6 @@ def test_what_is_no_value_of_an_option_is_refused_in_a_new_group(cls: Any, name:
     state["param_groups"][0][name] = value
     with pytest.raises(ValueError, match=f"the saved optimizer's group 0: {name}"):
         opt.load_state_dict(state)
-
-
-@every_optimizer
-@each("rate", [0, 0.0, 1, np.float64(0.1), np.float32(0.1), Fraction(1, 10), torch.tensor(0.1), torch.tensor([0.1])])
-def test_any_kind_of_number_is_a_rate(make: Make, rate: Any) -> None:
-    model = a_model()
-    opt = make(model)
-    for place in ours(opt):
-        opt.param_groups[place]["lr"] = rate
-    before = [p.detach().clone() for p in model.parameters()]
-    opt.step()
-    assert not rate or not all(map(torch.equal, model.parameters(), before))
 
 
 @each("last", [False, True])

@@ -238,15 +238,6 @@ def test_together_loads_all_or_nothing(maker: str, first: State, second: State, 
         opt.load_state_dict(bad)
 
 
-def test_a_state_from_before_there_was_an_option_takes_the_default() -> None:
-    opt = trained(MAKERS["muon"])
-    state = opt.state_dict()
-    for group in state["param_groups"]:
-        del group["adamw_eps"]
-    opt.load_state_dict(state)
-    assert all(group["adamw_eps"] == 1e-8 for group in opt.param_groups)
-
-
 def test_numpy_numbers_load_with_weights_only() -> None:
     groups = [{"params": [nn.Parameter(torch.ones(2))], "lr": np.float32(0.25), "weight_decay": np.float64(0.5)}]
     opt = Lion(groups, lr=np.float64(0.1), betas=(np.float64(0.9), np.float32(0.5)))

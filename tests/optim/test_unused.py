@@ -106,29 +106,6 @@ def test_what_is_frozen_or_an_expert_or_said_to_be_unused_is_no_fault(maker: str
     assert not any(train(model, Lion([{"params": model.experts[0].parameters()}, group], lr=0.1), 5))
 
 
-def test_unused_for_now_is_used_later() -> None:
-    """A tensor that has its first gradient in the third update, or is added later, and a step that only pretends."""
-    model = a_model()
-    opt = Lion.from_model(model)
-    for t in range(5):
-        for p in model.parameters():
-            p.grad = torch.ones_like(p) if t == 2 or p.ndim == 2 else None
-        assert not said_by(opt.step)
-    opt.add_param_group({"params": [("late", nn.Parameter(torch.ones(3, 3)))]})
-    assert [bool(one) for one in train(model, opt, 4)] == [False, False, True, False]
-    opt = Lion.from_model(model)
-    for group in opt.param_groups:  # as `torch.distributed.checkpoint` makes a state before there is one
-        group["lr"] = 0.0
-    for p in model.parameters():
-        p.grad = torch.zeros_like(p)
-    opt.step()
-    for group in opt.param_groups:
-        group["lr"] = 0.1
-    opt.zero_grad()
-    changed = with_layer(4, nn.Linear(8, 5))(model)
-    assert [bool(one) for one in train(changed, opt, 4)] == [False, False, True, False]
-
-
 def loss_of(model: nn.Module) -> torch.Tensor:
     return model(torch.ones(2, 4)).square().mean()
 

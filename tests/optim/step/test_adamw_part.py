@@ -50,17 +50,6 @@ def test_a_gradient_that_lies_otherwise_in_memory_steps_as_any(maximize: bool) -
     torch.testing.assert_close(moved[0], moved[2])
 
 
-def test_what_others_keep_in_a_tensors_state_is_not_taken_for_its_own() -> None:
-    """Such as an average of the weights, kept before the first gradient."""
-    net = Net()
-    opt = Muon.from_model(net, lr=0.1)
-    for p in net.parameters():
-        opt.state[p]["average"] = p.detach().clone()
-        p.grad = torch.ones_like(p)
-    opt.step()
-    assert {"average", "exp_avg", "exp_avg_sq", "step"} == opt.state[net.embed.weight].keys()
-
-
 HALF = [torch.float16, torch.bfloat16]
 
 

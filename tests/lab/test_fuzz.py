@@ -114,12 +114,6 @@ def test_config_files_and_files_that_are_none(given: tuple[str, bytes]) -> None:
     outcome([command, "--config", "mine.yaml"])
 
 
-@pytest.mark.parametrize("text", ["extends: mine.yaml", "extends: [1]", "extends: nowhere", "lists: 3\nsteps: 5"])
-def test_files_that_extend_others(text: str) -> None:
-    Path("mine.yaml").write_text(text)
-    assert outcome(["train", "--config", "mine.yaml"]) == (0 if "steps" in text else 2)
-
-
 def test_the_harness_tells_right_from_wrong() -> None:
     assert outcome(["train", "--steps", "5"]) == 0
     assert outcome(["train", "--steps", "five"]) == 2

@@ -2,25 +2,12 @@
 
 import json
 import warnings
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from autowarm import AdaptiveWarmup
-from tests.schedule.schedule_runs import PEAK, every_lr, falling, made, make_optimizer, run, saved
-
-
-@pytest.mark.parametrize("one", [1, np.float32(1), np.int64(1), torch.tensor(1.0), torch.tensor([1])], ids=str)
-def test_a_weight_of_any_kind_is_its_number(one: Any) -> None:
-    """As the mean of a mask is, in a batch without padding."""
-    schedulers = [AdaptiveWarmup(make_optimizer(), 100, recover=True) for _ in range(2)]
-    for scheduler, weight in zip(schedulers, (one, 1.0), strict=True):
-        scheduler.observe(5.0, weight)
-        scheduler.observe(torch.tensor(4.0), 0.5)
-        scheduler.step()
-    assert saved(schedulers[0]) == schedulers[1].state_dict()
+from tests.schedule.schedule_runs import PEAK, every_lr, falling, made, make_optimizer, run
 
 
 @pytest.mark.parametrize("options", [{}, {"decay": "wsd", "warmup": "cosine", "max_warmup": 7}])

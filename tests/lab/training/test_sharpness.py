@@ -2,10 +2,7 @@ import math
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, distribute_tensor
 
 from autowarm.lab.training.sharpness import sharpness
 
@@ -54,13 +51,3 @@ def test_too_few_products_give_no_number() -> None:
     curvatures = torch.linspace(0, 1, 2000, dtype=torch.float64)
     x = nn.Parameter(torch.ones_like(curvatures))
     assert math.isnan(sharpness(lambda: (curvatures * x**2).sum(), [x], iterations=1, tolerance=1e-12))
-
-
-def test_a_distributed_tensor_is_refused_by_name(tmp_path) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        x = nn.Parameter(distribute_tensor(torch.ones(4), DeviceMesh("cpu", [0]), [Replicate()]))
-        with pytest.raises(ValueError, match="sharpness needs plain tensors, but one of shape \\(4,\\) is a DTensor"):
-            sharpness(lambda: (x**2).sum(), [x])
-    finally:
-        dist.destroy_process_group()

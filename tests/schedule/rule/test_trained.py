@@ -109,18 +109,3 @@ def test_an_adapters_base_is_trained_though_the_first_update_fills_its_zeros(
     scheduler.step(loss)
     assert scheduler.trained is True
     assert b.any()
-
-
-def test_behind_another_scheduler_the_weights_that_it_leaves_count() -> None:
-    opt = torch.optim.Adam(new_model().parameters(), lr=1e-6)
-    first, ours = torch.optim.lr_scheduler.ConstantLR(opt, 1.0), AdaptiveWarmup(opt, T)
-    both = torch.optim.lr_scheduler.SequentialLR(opt, [first, ours], milestones=[3])
-    for update in range(5):
-        for p, w in zip(opt.param_groups[0]["params"], TRAINED.parameters(), strict=True):
-            p.grad = torch.zeros_like(p)
-            if update == 1:  # loaded on the way
-                p.data.copy_(w)
-        opt.step()
-        ours.observe(5.0)
-        both.step()
-    assert ours.trained is True

@@ -48,7 +48,10 @@ def pages_of_tables(app):
     """A page for each stored table, which would otherwise be downloaded."""
     folder = HERE / "generated" / "tables"
     folder.mkdir(parents=True, exist_ok=True)
-    for path in sorted((HERE / "data" / "tables").glob("*.csv")):
+    tables = sorted((HERE / "data" / "tables").glob("*.csv"))
+    for page in {*folder.iterdir()} - {folder / f"{path.stem}.md" for path in tables}:
+        page.unlink()  # of a table that has gone
+    for path in tables:
         title = path.stem.replace("-", " ").capitalize()
         directive = f"```{{csv-table}}\n:file: ../../data/tables/{path.name}\n:header-rows: 1\n```"
         download = f"{{download}}`CSV <../../data/tables/{path.name}>`"

@@ -13,8 +13,8 @@ from tests.programs import Launcher, results
 STAGES = ["stage", "stage steady", "stage frozen", "late stage tensor"]
 SAME = ["plain", "nan", "missing", "tensor", "tensor nan", "late", *STAGES]
 DIFFERENT = {
-    "settings": ["settings", "version", "extended", "tensor extended", "peak"],
-    "rates": ["function", "base_lrs", "tensor base_lrs", "stage base_lrs", "stage frozen base_lrs"],
+    "settings": ["settings", "version", "function", "extended", "tensor extended", "peak"],
+    "rates": ["base_lrs", "tensor base_lrs", "stage base_lrs", "stage frozen base_lrs"],
     "steps": ["steps", "skipped", "tensor steps", "late steps"],
 }
 

@@ -6,6 +6,7 @@ It needs the norm, its dual, the step of unit norm along which the loss falls fa
 from dataclasses import dataclass
 
 import torch
+
 from autowarm import LMO, AdaptiveWarmup
 from autowarm.geometry import Geometry, total_kappa
 from autowarm.schedule import Calibration

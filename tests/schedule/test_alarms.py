@@ -144,7 +144,8 @@ MISTAKES: dict[str, tuple[Loop, str]] = {
     ),
     **{f"a loss {what}": (lambda values=values: given(values), "that no target loss follows.*Pass target_loss")
        for what, values in {"that falls at once": [10 * 0.8**t for t in range(40)],
-                            "with an arbitrary zero": [0.1 * math.sin(t) for t in range(40)]}.items()},
+                            "with an arbitrary zero": [0.1 * math.sin(t) for t in range(40)],
+                            "that falls below zero later": [5.0 - 0.1 * t for t in range(60)]}.items()},
     **{f"a step for each of {k} micro-batches": (
         lambda k=k: micro_batches(k), "as for each micro-batch, but updates count: call observe"
     ) for k in (2, 3, 8)},

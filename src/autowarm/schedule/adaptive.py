@@ -247,9 +247,9 @@ class AdaptiveWarmup(Report, LRScheduler):  # type: ignore[misc]  # rates are fl
                 state = self._recovered(state, updates, update, mean)
         self._state = state
         self._write()
-        # Alarms look at the first losses, and then at what is out of order: no loss, one that is not finite, the end.
-        no_loss = not readings or readings[-1][1] is None
-        if self._alarms.early or no_loss or state.failures or updates + 1 >= (state.total_steps or math.inf):
+        # Alarms look at the first losses, then at what is out of order: no loss, NaN or infinity, no target, the end.
+        odd = not readings or readings[-1][1] is None or state.failures or state.target_loss is None
+        if self._alarms.early or odd or updates + 1 >= (state.total_steps or math.inf):
             self._alarms.look(before, state, readings, self._clock, recovers=self._guard is not None)
 
     def _settled(self, state: core.State) -> core.State:

@@ -77,7 +77,7 @@ def transformers_models(part: slice) -> Iterator[tuple[str, nn.Module]]:
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
     for kind, names in [*MODEL_MAPPING_NAMES.items()][part]:
-        kind_of_model = getattr(transformers, names if isinstance(names, str) else names[0])
+        kind_of_model = getattr(transformers, names if isinstance(names, str) else names[0], None)  # or not exported
         for by in (4, 2, 8, 1, 16):
             try:
                 config = transformers.AutoConfig.for_model(kind)

@@ -183,7 +183,7 @@ class _Exchange:
         self.rate = Rate.of_group(update.group, self.device, update.finite)
         self.shards, self.copies = layout.axes[0] if layout.dim is not None else None, layout.copies
         (self.copied, copy), (self.cut, shard) = (
-            (dist.get_world_size(group), dist.get_rank(group)) if group else (1, 0)
+            (1, 0) if group is None else (dist.get_world_size(group), dist.get_rank(group))
             for group in (self.copies, self.shards)
         )
         self.rank: Owner = copy, shard

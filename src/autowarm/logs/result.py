@@ -109,7 +109,7 @@ class Replay:
         if ours is None:
             return f"{late}Your warm-up: {yours}. Ours would not have ended."
         then = f"Ours would have ended at {self.reading}."
-        if self.ended_by != "loss":
+        if self.ended_by == "clock":
             follows = "The loss fell too slowly to end it, so for this run ours is a ramp of fixed length."
         elif used is None:
             follows = "With the learning rates in the log, yours would stand beside it."

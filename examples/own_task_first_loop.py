@@ -1,7 +1,9 @@
 """README's first loop as a task: how long a warm-up does it need, under two optimizers?
 
-python examples/own_task_first_loop.py        # or with a number of updates
-autowarm compare --task examples/own_task_first_loop.py:FirstLoop       # the same, as `make demo` does it
+`make demo` runs the second of these:
+
+    python examples/own_task_first_loop.py        # or with a number of updates
+    autowarm compare --task examples/own_task_first_loop.py:FirstLoop
 """
 
 import sys

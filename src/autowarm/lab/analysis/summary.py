@@ -197,7 +197,7 @@ def headline(summaries: Sequence[Summary]) -> str:
     else:
         counts = Counter(summary.outcome for summary in compared)
         verdicts = ", ".join(f"{word} in {counts[word]}" for word in get_args(Outcome) if counts[word])
-        sentences = [f"The default against the best hand-set length: {verdicts}"]
+        sentences = [f"The default against the best length: {verdicts.replace('undecided', 'no clear difference')}"]
     if costs := [number(one.worst) for one in sorted(compared, key=lambda one: one.worst or 0) if one.worst]:
         range_ = costs[0] if costs[0] == costs[-1] else f"{costs[0]} to {costs[-1]}"
         sentences.append(f"The worst length was {range_} higher")

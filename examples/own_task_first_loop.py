@@ -14,7 +14,7 @@ from torch import nn
 
 class FirstLoop:
     defaults = {
-        "rates": {"adamw": [3e-3], "muon": [2e-2]},
+        "rates": {"adamw": [3e-3], "muon": [2e-2]},  # README's, and a usual one
         "run.steps": 1000,
         "warmups": [0, 0.1, 0.4, 0.8],  # of the run
         "seeds": [0, 1, 2, 3],

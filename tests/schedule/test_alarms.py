@@ -142,7 +142,7 @@ MISTAKES: dict[str, tuple[Loop, str]] = {
     "two updates too many": (
         lambda: given([5.0] * 32, 30), "more than total_steps=30.*counts updates, not epochs",
     ),
-    **{f"a loss {what}": (lambda values=values: given(values), "that no target loss follows.*Pass target_loss")
+    **{f"a loss {what}": (lambda values=values: given(values), "no target loss follows from these .*Pass target_loss")
        for what, values in {"that falls at once": [10 * 0.8**t for t in range(40)],
                             "with an arbitrary zero": [0.1 * math.sin(t) for t in range(40)],
                             "that falls below zero later": [5.0 - 0.1 * t for t in range(60)]}.items()},

@@ -40,12 +40,12 @@ def require(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def nearest(name: str, choices: Iterable[str], otherwise: str = "") -> str:
+def nearest(name: str, choices: Iterable[str], otherwise: str = "", prefix: str = "") -> str:
     """Suggest the known name nearest to an unknown one. If none is near, list all known names, or say `otherwise`."""
     choices = {choice.lower(): choice for choice in sorted(choices)}
     if close := difflib.get_close_matches(name.lower(), choices):
         best = max(close, key=lambda choice: choice.startswith(name.lower()))  # of adam: adamw, not radam
-        return f"did you mean {choices[best]!r}?"
+        return f"did you mean {prefix + choices[best]!r}?"
     return otherwise or f"known are {', '.join(choices.values())}"
 
 

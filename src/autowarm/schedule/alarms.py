@@ -46,8 +46,8 @@ WORDS = {
         "before step(). If a trainer calls step(), autowarm.integrations passes it the loss"
     ),
     "scale": (
-        "the first losses differ too much, or are not positive, so that no target loss follows from them: time alone "
-        "sets the warm-up. Pass target_loss, chance_loss (that of an untrained model), or larger batches"
+        "no target loss follows from these losses: the first ones differ too much, or some are not positive. So time "
+        "alone sets the warm-up. Pass target_loss, chance_loss (that of an untrained model), or larger batches"
     ),
     "rising": (
         "the values given as the loss have risen from {low:.4g} to {high:.4g} in {count} updates. step() takes the "
@@ -131,7 +131,7 @@ class Alarms:
                 elif math.isfinite(loss) and len(self._first) < FIRST:
                     self._first.append(loss)
             early, late = sorted(self._first[:10]), sorted(self._first[20:])
-            if late[9:] and late[0] > early[-1] and late[5] - early[5] > _RISE * abs(early[5]):
+            if len(self._first) == FIRST and late[0] > early[-1] and late[5] - early[5] > _RISE * abs(early[5]):
                 self.warn("rising", low=early[5], high=late[5], count=FIRST)
             if state.average is not None and not (state.opening or state.short) and state.target_loss is None:
                 self.warn("scale")

@@ -97,7 +97,7 @@ def _read_words(words: Iterable[str], config_class: type, flat: dict[str, Any], 
         # Of a key, or of an entry of a mapping, such as rates.muon.
         kind = known[key] if key in known else next(iter(get_args(known.get(parent))[1:]), None)
         if kind is None:
-            near = _nearest_key(key, {*known, *(option.removeprefix("--") for option in also)}).replace("n '", "n '--")
+            near = _nearest_key(key, {*known, *(option.removeprefix("--") for option in also)})
             raise LabError(f"unknown option --{key}{'' if value is None else f', given {_short(value)}'}; {near}")
         if value is None or (value.startswith("--") and not equals):
             raise LabError(f"--{key} needs a value: {_wanted(kind)}")
@@ -117,7 +117,7 @@ def _nearest_key(key: str, known: Iterable[str]) -> str:
         return f"arguments of AdaptiveWarmup go into --{section}.options, as in --{section}.options '{{{name}: VALUE}}'"
     inside = [name for name in _MEANT.get(key, "").split() if name in known]
     inside += sorted(name for name in known if name.endswith(f".{key}"))
-    return nearest(inside[0] if inside else key, known, "--config takes a preset, and --help lists the options")
+    return nearest(inside[0] if inside else key, known, "--config takes a preset, and --help lists the options", "--")
 
 
 def build(config_class: type[_Config], values: Mapping[str, Any], source: str, own: str | None = None) -> _Config:

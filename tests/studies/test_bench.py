@@ -127,6 +127,7 @@ def test_a_foreign_entry_of_a_few_lines_runs(tmp_path: Path, monkeypatch: pytest
     [
         (["bensh"], "invalid choice: 'bensh'"),
         (["bench", "--bed", "lama"], "invalid choice: 'lama'"),
+        (["pages", "--help"], "pages takes no options, got --help"),
         (["bench", "--workers", "0"], "--workers must be at least 1, got 0"),
         (["bench", "--steps", "7"], "nothing is planned at 7 updates: give --steps 1000 or 4000"),
         (["bench", "--entry", "zigzag"], "no entry 'zigzag'"),
